@@ -4,3 +4,5 @@
 compile_error!("tower-rctp needs a crypto provider: enable the feature `aws-lc-rs` or `p256`");
 
 pub mod wire;
+pub mod protocol;
+pub mod store;

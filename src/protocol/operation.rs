@@ -1,0 +1,389 @@
+//! The one table of operations. REST routing, the tools, the schemas and the decision read the same row.
+
+use std::fmt;
+
+use http::Method;
+use serde::{Deserialize, Serialize};
+
+/// A verb of the actions registry (binding 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Verb {
+    /// `listing.create`
+    #[serde(rename = "listing.create")]
+    ListingCreate,
+    /// `listing.set_terms`
+    #[serde(rename = "listing.set_terms")]
+    ListingSetTerms,
+    /// `listing.reprice`
+    #[serde(rename = "listing.reprice")]
+    ListingReprice,
+    /// `listing.answer_buyer`
+    #[serde(rename = "listing.answer_buyer")]
+    ListingAnswerBuyer,
+    /// `offer.create`
+    #[serde(rename = "offer.create")]
+    OfferCreate,
+    /// `offer.counter`
+    #[serde(rename = "offer.counter")]
+    OfferCounter,
+    /// `offer.accept`
+    #[serde(rename = "offer.accept")]
+    OfferAccept,
+    /// `deal.commit_to_ship`
+    #[serde(rename = "deal.commit_to_ship")]
+    DealCommitToShip,
+    /// `deal.sign_contract`
+    #[serde(rename = "deal.sign_contract")]
+    DealSignContract,
+    /// `account.update`
+    #[serde(rename = "account.update")]
+    AccountUpdate,
+}
+
+impl Verb {
+    /// Every verb that a seller grants by scope.
+    pub const GRANTED: [Verb; 7] = [
+        Verb::ListingCreate,
+        Verb::ListingSetTerms,
+        Verb::ListingReprice,
+        Verb::ListingAnswerBuyer,
+        Verb::OfferCounter,
+        Verb::OfferAccept,
+        Verb::DealCommitToShip,
+    ];
+
+    /// The verb as the registry writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::ListingCreate => "listing.create",
+            Verb::ListingSetTerms => "listing.set_terms",
+            Verb::ListingReprice => "listing.reprice",
+            Verb::ListingAnswerBuyer => "listing.answer_buyer",
+            Verb::OfferCreate => "offer.create",
+            Verb::OfferCounter => "offer.counter",
+            Verb::OfferAccept => "offer.accept",
+            Verb::DealCommitToShip => "deal.commit_to_ship",
+            Verb::DealSignContract => "deal.sign_contract",
+            Verb::AccountUpdate => "account.update",
+        }
+    }
+
+    /// The scope that grants the verb; none for the buyer's verb and the fixed forbids.
+    pub const fn scope(self) -> Option<&'static str> {
+        match self {
+            Verb::ListingCreate => Some("dev.rctp.listing:listing_create"),
+            Verb::ListingSetTerms => Some("dev.rctp.listing:listing_set_terms"),
+            Verb::ListingReprice => Some("dev.rctp.listing:listing_reprice"),
+            Verb::ListingAnswerBuyer => Some("dev.rctp.listing:listing_answer_buyer"),
+            Verb::OfferCounter => Some("dev.rctp.deal:offer_counter"),
+            Verb::OfferAccept => Some("dev.rctp.deal:offer_accept"),
+            Verb::DealCommitToShip => Some("dev.rctp.deal:deal_commit_to_ship"),
+            Verb::OfferCreate | Verb::DealSignContract | Verb::AccountUpdate => None,
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Who may call a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The seller's agent, with a grant (S).
+    Seller,
+    /// A buyer's agent (B).
+    Buyer,
+    /// Either party of the offer or deal (P, R3).
+    Party,
+    /// Parties, the holder of funds and the carrier (P, F, C).
+    PartyOrRole,
+    /// Any authenticated operator.
+    Operator,
+    /// The operator whose action is parked.
+    Asker,
+    /// The seller's browser: the stack lets it pass to the hosted pages.
+    Browser,
+}
+
+/// Which price is held against the seller's floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloorRule {
+    /// No price is looked at.
+    None,
+    /// The price in the request.
+    Requested,
+    /// The price of the offer that the request names.
+    Offer,
+}
+
+/// Where the tier comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierRule {
+    /// No tier: nothing to decide, or delivered as it is (offer.create).
+    None,
+    /// The grant's tier within the marketplace's policy (R15).
+    Grant,
+    /// Always `ask` (V31).
+    Ask,
+    /// Always 403 `action_forbidden` (INV-3).
+    Forbid,
+}
+
+/// An operation by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the table's
+pub enum Op {
+    CreateListing,
+    GetListing,
+    SetListingTerms,
+    RepriceListing,
+    ListQuestions,
+    AskQuestion,
+    AnswerBuyer,
+    CreateOffer,
+    ListOffers,
+    GetOffer,
+    CounterOffer,
+    AcceptOffer,
+    DeclineOffer,
+    GetApproval,
+    RespondApproval,
+    CreateDeal,
+    GetDeal,
+    PostDealEvent,
+    GetDealEvents,
+    CommitToShip,
+    SignContract,
+    UpdateAccount,
+}
+
+impl Op {
+    /// The row of the operation.
+    pub fn row(self) -> &'static Operation {
+        &TABLE[self as usize]
+    }
+
+    /// The operation's name, as in the table.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Operation {
+    /// Which one.
+    pub op: Op,
+    /// Its name, also that of its tool.
+    pub name: &'static str,
+    /// `GET` or `POST`.
+    pub method: Method,
+    /// The path under the public URL; `{id}` stands for one segment.
+    pub path: &'static str,
+    /// Whether it is served as an MCP tool of the same name.
+    pub tool: bool,
+    /// The verb that is evaluated.
+    pub verb: Option<Verb>,
+    /// Who may call it.
+    pub side: Side,
+    /// The schema of its body, by file name under `schemas/`.
+    pub body: Option<&'static str>,
+    /// What is held against the floor.
+    pub floor: FloorRule,
+    /// Where the tier comes from.
+    pub tier: TierRule,
+}
+
+impl Operation {
+    /// Whether it changes anything: a POST by an agent.
+    pub fn writes(&self) -> bool {
+        self.method == Method::POST
+    }
+}
+
+macro_rules! row {
+    ($op:ident, $name:literal, $method:ident $path:literal, $tool:literal, $verb:expr, $side:ident, $body:expr, $floor:ident, $tier:ident) => {
+        Operation {
+            op: Op::$op,
+            name: $name,
+            method: Method::$method,
+            path: $path,
+            tool: $tool,
+            verb: $verb,
+            side: Side::$side,
+            body: $body,
+            floor: FloorRule::$floor,
+            tier: TierRule::$tier,
+        }
+    };
+}
+
+/// All rows, in the order of [`Op`].
+#[rustfmt::skip]
+pub static TABLE: [Operation; 22] = [
+    row!(CreateListing, "create_listing", POST "/listings", true, Some(Verb::ListingCreate), Seller, Some("listing-create-request"), None, Grant),
+    row!(GetListing, "get_listing", GET "/listings/{id}", false, None, Operator, None, None, None),
+    row!(SetListingTerms, "set_listing_terms", POST "/listings/{id}/terms", true, Some(Verb::ListingSetTerms), Seller, Some("listing-set-terms-request"), None, Ask),
+    row!(RepriceListing, "reprice_listing", POST "/listings/{id}/price", true, Some(Verb::ListingReprice), Seller, Some("listing-reprice-request"), Requested, Grant),
+    row!(ListQuestions, "list_questions", GET "/listings/{id}/questions", false, None, Seller, None, None, None),
+    row!(AskQuestion, "ask_question", POST "/listings/{id}/questions", false, None, Buyer, Some("question-request"), None, None),
+    row!(AnswerBuyer, "answer_buyer", POST "/listings/{id}/answers", true, Some(Verb::ListingAnswerBuyer), Seller, Some("answer-request"), None, Grant),
+    row!(CreateOffer, "create_offer", POST "/offers", true, Some(Verb::OfferCreate), Buyer, Some("offer-create-request"), Requested, None),
+    row!(ListOffers, "list_offers", GET "/offers", false, None, Seller, None, None, None),
+    row!(GetOffer, "get_offer", GET "/offers/{id}", true, None, Party, None, None, None),
+    row!(CounterOffer, "counter_offer", POST "/offers/{id}/counter", true, Some(Verb::OfferCounter), Party, Some("offer-counter-request"), Requested, Grant),
+    row!(AcceptOffer, "accept_offer", POST "/offers/{id}/accept", true, Some(Verb::OfferAccept), Party, Some("empty-request"), Offer, Grant),
+    row!(DeclineOffer, "decline_offer", POST "/offers/{id}/decline", true, None, Party, Some("empty-request"), None, None),
+    row!(GetApproval, "get_approval", GET "/approvals/{id}", true, None, Asker, None, None, None),
+    row!(RespondApproval, "respond_approval", POST "/approvals/{id}/response", false, None, Browser, None, None, None),
+    row!(CreateDeal, "create_deal", POST "/deals", true, None, Buyer, Some("deal-create-request"), None, None),
+    row!(GetDeal, "get_deal", GET "/deals/{id}", false, None, Party, None, None, None),
+    row!(PostDealEvent, "post_deal_event", POST "/deals/{id}/events", true, None, PartyOrRole, Some("deal-event-post-request"), None, None),
+    row!(GetDealEvents, "get_deal_events", GET "/deals/{id}/events", true, None, PartyOrRole, None, None, None),
+    row!(CommitToShip, "commit_to_ship", POST "/deals/{id}/commit-to-ship", true, Some(Verb::DealCommitToShip), Seller, Some("commit-to-ship-request"), None, Grant),
+    row!(SignContract, "sign_contract", POST "/deals/{id}/contract", false, Some(Verb::DealSignContract), Seller, None, None, Forbid),
+    row!(UpdateAccount, "update_account", POST "/account", false, Some(Verb::AccountUpdate), Seller, None, None, Forbid),
+];
+
+/// What a method and path come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// A row, with the `{id}` of its path.
+    Row(Op, Option<String>),
+    /// Under one of the table's first segments, but no row: 404.
+    Unknown,
+    /// None of ours.
+    Elsewhere,
+}
+
+/// Finds the row of a request; `path` is what follows the public URL's own path, beginning with `/`.
+///
+/// The match is exact: no decoding, no trailing slash, no case folding. What differs is [`Match::Unknown`], so
+/// that no handler behind the stack can read the path more leniently and act undecided.
+pub fn find(method: &Method, path: &str) -> Match {
+    if !may_be_ours(path) {
+        return Match::Elsewhere;
+    }
+    let row = TABLE.iter().find_map(|row| {
+        if row.method != *method {
+            return None;
+        }
+        matches_template(row.path, path).map(|id| Match::Row(row.op, id.map(str::to_owned)))
+    });
+    row.unwrap_or(Match::Unknown)
+}
+
+/// Whether a router behind us, however it normalises, could take the path for one under the table's first segments.
+fn may_be_ours(path: &str) -> bool {
+    let mut segments = path.split('/').skip_while(|s| s.is_empty() || *s == ".");
+    if path.contains("..") || path.contains('\\') {
+        return path.split(['/', '\\']).any(is_ours);
+    }
+    is_ours(segments.next().unwrap_or_default())
+}
+
+/// Whether the segment is one of the table's first ones, in any spelling.
+fn is_ours(first: &str) -> bool {
+    const FIRST: [&str; 5] = ["listings", "offers", "deals", "approvals", "account"];
+    if first.bytes().all(|b| b.is_ascii_lowercase()) {
+        return FIRST.contains(&first);
+    }
+    let decoded = percent_decoded(first);
+    // `;` begins a path parameter that some routers drop.
+    let name = decoded
+        .split([';', '/', '\\'])
+        .next()
+        .unwrap_or_default()
+        .trim();
+    FIRST.iter().any(|ours| name.eq_ignore_ascii_case(ours))
+}
+
+fn percent_decoded(segment: &str) -> String {
+    let bytes = segment.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let decoded = (bytes[i] == b'%')
+            .then(|| segment.get(i + 1..i + 3))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match decoded {
+            Some(byte) => {
+                out.push(byte);
+                i += 3;
+            }
+            None => {
+                out.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// `Some(id)` when `path` fits; the id must be well-formed (R35).
+fn matches_template<'p>(template: &str, path: &'p str) -> Option<Option<&'p str>> {
+    let Some((before, after)) = template.split_once("{id}") else {
+        return (template == path).then_some(None);
+    };
+    let id = path.strip_prefix(before)?.strip_suffix(after)?;
+    is_id(id).then_some(Some(id))
+}
+
+/// Whether `id` has the form of every id: `^[a-z]+_[A-Za-z0-9_-]{1,64}$` (R35).
+pub fn is_id(id: &str) -> bool {
+    id.split_once('_').is_some_and(|(prefix, rest)| {
+        !prefix.is_empty()
+            && prefix.bytes().all(|b| b.is_ascii_lowercase())
+            && (1..=64).contains(&rest.len())
+            && rest
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_the_order_of_their_names() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.op as usize, i, "{}", row.name);
+            assert_eq!(serde_json::to_value(row.op).unwrap(), row.name);
+        }
+    }
+
+    #[test]
+    fn near_misses_of_a_path_are_answered_by_the_stack() {
+        for path in [
+            "/offers/",
+            "/offers//accept",
+            "/Offers",
+            "/offers/off_1/accept/",
+            "/offers/off_1%2Faccept",
+            "/%6fffers/off_1",
+            "/offers;x=1/off_1",
+            "/offers/x y",
+            "/deals/deal_1/contract/x",
+            "//offers",
+            "/./offers",
+            "/x/../offers",
+            "/offers%2Foff_1",
+        ] {
+            let found = find(&Method::PUT, path);
+            assert_eq!(found, Match::Unknown, "{path}");
+        }
+        assert_eq!(
+            find(&Method::POST, "/offers/off_1/accept"),
+            Match::Row(Op::AcceptOffer, Some("off_1".into()))
+        );
+        assert_eq!(find(&Method::PUT, "/offers/off_1/accept"), Match::Unknown);
+        assert_eq!(find(&Method::GET, "/health"), Match::Elsewhere);
+        assert_eq!(find(&Method::GET, "/"), Match::Elsewhere);
+    }
+}

@@ -1,0 +1,260 @@
+//! The deal record: entries, hash chains, and the verifier of a whole chain (binding 8.2; R30, R31).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    caller::{Caller, Mechanism},
+    decision::Decision,
+    operation::{Op, Verb},
+    terms::{hash_of, named_hash},
+    time::Timestamp,
+};
+use crate::wire::{
+    digest::sha256,
+    jcs, jws,
+    jwk::{Keys, SigningKey},
+};
+
+/// The `typ` of the gateway's JWS over an entry.
+pub const ENTRY_TYP: &str = "rctp-entry+jwt";
+
+/// `prev_hash` of a chain's first entry.
+pub const FIRST_PREV_HASH: &str =
+    "sha-256:0000000000000000000000000000000000000000000000000000000000000000";
+
+/// What kind of thing a chain is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SubjectKind {
+    /// Decisions without another subject (R30).
+    Gateway,
+    /// Listing operations.
+    Listing,
+    /// Offer operations.
+    Negotiation,
+    /// Deal operations.
+    Deal,
+}
+
+impl SubjectKind {
+    /// As written in entries.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SubjectKind::Gateway => "gateway",
+            SubjectKind::Listing => "listing",
+            SubjectKind::Negotiation => "negotiation",
+            SubjectKind::Deal => "deal",
+        }
+    }
+}
+
+/// The subject of a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Subject {
+    /// The kind.
+    #[serde(rename = "type")]
+    pub kind: SubjectKind,
+    /// The id; the public URL for the gateway's own chain.
+    pub id: String,
+}
+
+impl Subject {
+    /// A subject.
+    pub fn new(kind: SubjectKind, id: impl Into<String>) -> Self {
+        Self {
+            kind,
+            id: id.into(),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.as_str(), self.id)
+    }
+}
+
+/// An entry before it has a place in its chain (schema `attestation-entry`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which chain.
+    pub subject: Subject,
+    /// When it was decided.
+    pub recorded_at: Timestamp,
+    /// The operation that was called.
+    pub operation: Op,
+    /// The verb that was evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<Verb>,
+    /// What was decided.
+    pub decision: Decision,
+    /// How the call was authenticated (2.3).
+    pub authenticated_by: Mechanism,
+    /// The operator profile (2.3).
+    pub agent_profile: String,
+    /// The registered client, for calls that were not signed (2.3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// The key that signed the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keyid: Option<String>,
+    /// The listing concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing_id: Option<String>,
+    /// The offer concerned or made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer_id: Option<String>,
+    /// The commitment, where terms apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms_commitment: Option<String>,
+}
+
+impl Entry {
+    /// An entry for a decision on a call.
+    pub fn new(
+        subject: Subject,
+        recorded_at: Timestamp,
+        operation: Op,
+        decision: Decision,
+        caller: &Caller,
+    ) -> Self {
+        Self {
+            subject,
+            recorded_at,
+            operation,
+            action: operation.row().verb,
+            decision,
+            authenticated_by: caller.mechanism,
+            agent_profile: caller.operator.clone(),
+            client_id: caller.client_id.clone(),
+            keyid: caller.key.as_ref().map(|k| k.as_str().to_owned()),
+            listing_id: None,
+            offer_id: None,
+            terms_commitment: None,
+        }
+    }
+}
+
+/// An entry in its place, as published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Its chain.
+    pub subject: Subject,
+    /// Its place, from 0.
+    pub seq: u64,
+    /// The hash of the whole published entry: the next one's `prev_hash`.
+    pub hash: String,
+    /// The published entry, as JCS bytes.
+    pub published: Vec<u8>,
+}
+
+/// Gives an entry its place: signs it with sequence and `prev_hash` inside. Called by the store in its own
+/// transaction, so that no two entries get the same place.
+pub trait Seal: Send + Sync + 'static {
+    /// Seals `entry` as number `seq` after the entry whose hash is `prev_hash`.
+    ///
+    /// # Errors
+    /// When the key cannot sign; the unit is then refused as a whole.
+    fn seal(&self, entry: &Entry, seq: u64, prev_hash: &str) -> Result<Sealed, SealError>;
+}
+
+/// The entry could not be signed.
+#[derive(Debug, thiserror::Error)]
+#[error("the record entry could not be signed: {0}")]
+pub struct SealError(pub String);
+
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(flatten)]
+    entry: &'a Entry,
+    seq: u64,
+    prev_hash: &'a str,
+}
+
+#[derive(Serialize)]
+struct Published<'a> {
+    #[serde(flatten)]
+    body: Body<'a>,
+    jws: &'a str,
+}
+
+impl Seal for SigningKey {
+    fn seal(&self, entry: &Entry, seq: u64, prev_hash: &str) -> Result<Sealed, SealError> {
+        let failed = |e: &dyn fmt::Display| SealError(e.to_string());
+        let body = Body {
+            entry,
+            seq,
+            prev_hash,
+        };
+        let payload = jcs::canonical(&body).map_err(|e| failed(&e))?;
+        let jws = jws::sign_detached(ENTRY_TYP, &payload, self).map_err(|e| failed(&e))?;
+        let published = jcs::canonical(&Published { body, jws: &jws }).map_err(|e| failed(&e))?;
+        Ok(Sealed {
+            subject: entry.subject.clone(),
+            seq,
+            hash: named_hash(&sha256(&published)),
+            published,
+        })
+    }
+}
+
+/// The first entry of a chain that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("entry {index} does not fit: {why}")]
+pub struct Broken {
+    /// Its index in what was given.
+    pub index: usize,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// Verifies a whole chain, from its first entry: subject, sequence, `prev_hash`, and the gateway's signature over
+/// each entry. Returns the hash of the last entry.
+///
+/// A cut tail cannot show in the entries themselves: compare the returned hash with a signed head (R31).
+///
+/// # Errors
+/// The first entry that does not fit.
+pub fn verify_chain(entries: &[Value], keys: &Keys) -> Result<String, Broken> {
+    let mut prev_hash = FIRST_PREV_HASH.to_owned();
+    let mut subject = None;
+    for (index, entry) in entries.iter().enumerate() {
+        let broken = |why| Broken { index, why };
+        let mut body = entry
+            .as_object()
+            .cloned()
+            .ok_or_else(|| broken("it is not an object"))?;
+        let jws = match body.remove("jws") {
+            Some(Value::String(jws)) => jws,
+            _ => return Err(broken("it carries no JWS")),
+        };
+        let this = body
+            .get("subject")
+            .cloned()
+            .ok_or_else(|| broken("it names no subject"))?;
+        match &subject {
+            None => subject = Some(this),
+            Some(first) if *first == this => {}
+            Some(_) => return Err(broken("it is about another subject")),
+        }
+        if body.get("seq").and_then(Value::as_u64) != Some(index as u64) {
+            return Err(broken("its seq is not its place in the chain"));
+        }
+        if body.get("prev_hash").and_then(Value::as_str) != Some(prev_hash.as_str()) {
+            return Err(broken("its prev_hash is not the hash of the entry before it"));
+        }
+        let parsed = jws::Compact::parse(&jws).map_err(|_| broken("its JWS is malformed"))?;
+        let key = keys
+            .get(parsed.kid())
+            .ok_or_else(|| broken("its JWS names a key that is not the gateway's"))?;
+        let payload = jcs::canonical(&body).map_err(|_| broken("it has no canonical form"))?;
+        parsed
+            .verify_detached(ENTRY_TYP, &payload, key)
+            .map_err(|_| broken("its signature does not verify"))?;
+        prev_hash = hash_of(entry);
+    }
+    Ok(prev_hash)
+}
