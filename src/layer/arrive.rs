@@ -1,0 +1,230 @@
+//! Which row is it? Matches the table, collects the body once, hashes it once; on the way out it completes refusals
+//! for their surface.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, Uri, header};
+
+use super::{
+    body::{Body, CollectError},
+    step::{Next, Step},
+};
+use crate::{
+    protocol::{
+        decision::Decision,
+        operation::{Match, Op, Operation, Side, find},
+        refusal::{Code, ProtocolError, Refusal},
+    },
+    wire::digest::{Sha256, sha256},
+};
+
+/// The default limit of a body: 256 KiB.
+pub const BODY_LIMIT: usize = 256 * 1024;
+
+/// A request as it arrived, in the request's extensions. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Arrived(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    route: Route,
+    uri: Uri,
+    body: Bytes,
+    hash: Sha256,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// A row of the table, with the id in its path.
+    Row(Op, Option<String>),
+    /// Under the table's first segments, but no row.
+    Unknown,
+    /// The layers are used without the table.
+    NoTable,
+}
+
+impl Arrived {
+    /// The row, if it is one.
+    pub fn row(&self) -> Option<&'static Operation> {
+        match self.0.route {
+            Route::Row(op, _) => Some(op.row()),
+            Route::Unknown | Route::NoTable => None,
+        }
+    }
+
+    /// Where it goes.
+    pub fn route(&self) -> &Route {
+        &self.0.route
+    }
+
+    /// The id in its path.
+    pub fn id(&self) -> Option<&str> {
+        match &self.0.route {
+            Route::Row(_, id) => id.as_deref(),
+            Route::Unknown | Route::NoTable => None,
+        }
+    }
+
+    /// The target as the client sent it (R8).
+    pub fn uri(&self) -> &Uri {
+        &self.0.uri
+    }
+
+    /// The whole body.
+    pub fn body(&self) -> &Bytes {
+        &self.0.body
+    }
+
+    /// The SHA-256 of the raw body.
+    pub fn hash(&self) -> &Sha256 {
+        &self.0.hash
+    }
+
+    /// The arrival of `request`: the one that an outer layer left, or a new one without a table. Puts the collected
+    /// body back, whole.
+    pub(crate) async fn of(
+        request: Request<Body>,
+        limit: usize,
+    ) -> Result<(Self, Request<Body>), Refusal> {
+        if let Some(arrived) = request.extensions().get::<Arrived>() {
+            return Ok((arrived.clone(), request));
+        }
+        Self::collect(request, Route::NoTable, limit).await
+    }
+
+    async fn collect(
+        request: Request<Body>,
+        route: Route,
+        limit: usize,
+    ) -> Result<(Self, Request<Body>), Refusal> {
+        let uri = uri_as_sent(&request).clone();
+        let (mut parts, body) = request.into_parts();
+        let body = body.collect(limit).await.map_err(|error| match error {
+            CollectError::TooLarge => Refusal::protocol(
+                ProtocolError::TooLarge,
+                format!("the body is over the limit of {limit} bytes"),
+            ),
+            CollectError::Broken => Refusal::invalid("the body broke off before its end"),
+        })?;
+        let arrived = Self(Arc::new(Inner {
+            route,
+            uri,
+            hash: sha256(&body),
+            body: body.clone(),
+        }));
+        parts.extensions.insert(arrived.clone());
+        Ok((arrived, Request::from_parts(parts, Body::from(body))))
+    }
+}
+
+/// The target before any router stripped a prefix from it, where that can be known (R8).
+fn uri_as_sent(request: &Request<Body>) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = request.extensions().get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    request.uri()
+}
+
+/// How a request was answered, in the response's extensions; for logs and metrics.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// The row; `None` where there was none.
+    pub operation: Option<Op>,
+    /// The decision that the answer states; `None` for reads, protocol errors and repeats.
+    pub decision: Option<Decision>,
+    /// The refusal's code.
+    pub refused: Option<Code>,
+    /// Whether the answer is a stored one.
+    pub replayed: bool,
+}
+
+/// Marks an answer that comes from the store (binding 2.4).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replayed;
+
+/// The outermost step.
+#[derive(Clone, Debug)]
+pub struct Arrive(Arc<Config>);
+
+#[derive(Debug)]
+struct Config {
+    /// The path of the public URL, without its trailing slash.
+    prefix: String,
+    limit: usize,
+    /// `WWW-Authenticate` of every 401, where OAuth is accepted (R12).
+    challenge: Option<HeaderValue>,
+}
+
+impl Arrive {
+    pub(crate) fn new(prefix: String, limit: usize, challenge: Option<HeaderValue>) -> Self {
+        Self(Arc::new(Config {
+            prefix,
+            limit,
+            challenge,
+        }))
+    }
+
+    fn find(&self, method: &Method, path: &str) -> Match {
+        match path.strip_prefix(self.0.prefix.as_str()) {
+            Some(rest) if rest.starts_with('/') => find(method, rest),
+            _ => Match::Elsewhere,
+        }
+    }
+}
+
+impl Step for Arrive {
+    fn concerns(&self, request: &Request<Body>) -> bool {
+        match self.find(request.method(), uri_as_sent(request).path()) {
+            Match::Elsewhere => false,
+            // The hosted pages answer the seller's browser.
+            Match::Row(op, _) => op.row().side != Side::Browser,
+            Match::Unknown => true,
+        }
+    }
+
+    async fn run<N: Next>(
+        self,
+        request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        let route = match self.find(request.method(), uri_as_sent(&request).path()) {
+            Match::Row(op, id) => Route::Row(op, id),
+            Match::Unknown | Match::Elsewhere => Route::Unknown,
+        };
+        let operation = match &route {
+            Route::Row(op, _) => Some(*op),
+            Route::Unknown | Route::NoTable => None,
+        };
+        let mut response = match Arrived::collect(request, route, self.0.limit).await {
+            Ok((_, request)) => next.run(request).await?,
+            Err(refusal) => refuse(&refusal),
+        };
+        let refusal = response.extensions().get::<Refusal>();
+        let answered = Answered {
+            operation,
+            decision: match refusal {
+                Some(refusal) => refusal.decision(),
+                None => response.extensions().get::<Decision>().cloned(),
+            },
+            refused: refusal.map(Refusal::code),
+            replayed: response.extensions().get::<Replayed>().is_some(),
+        };
+        if let (http::StatusCode::UNAUTHORIZED, Some(challenge)) =
+            (response.status(), &self.0.challenge)
+        {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge.clone());
+        }
+        response.extensions_mut().insert(answered);
+        Ok(response)
+    }
+}
+
+/// A refusal as a response of the stack.
+pub(crate) fn refuse(refusal: &Refusal) -> Response<Body> {
+    refusal.to_response().map(Body::from)
+}

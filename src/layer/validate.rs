@@ -1,0 +1,90 @@
+//! Is it well-formed? The body against the row's closed schema, after the grant (R7).
+
+use std::sync::Arc;
+
+use http::{Request, Response, header};
+use serde_json::Value;
+
+use super::{
+    arrive::{Arrived, refuse},
+    body::Body,
+    step::{Next, Step},
+};
+use crate::protocol::{
+    grant::Grant,
+    operation::{Operation, TierRule},
+    refusal::{Reason, Refusal},
+    schema,
+};
+
+/// The body as JSON that satisfies its schema, in the request's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Validated(pub(crate) Arc<Value>);
+
+/// Validates the body. The two always-403 verbs are answered before it (R7, INV-3).
+#[derive(Clone, Copy, Debug)]
+pub struct Validate;
+
+impl Step for Validate {
+    async fn run<N: Next>(
+        self,
+        mut request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        match body(&request) {
+            Ok(body) => {
+                request.extensions_mut().insert(Validated(Arc::new(body)));
+                next.run(request).await
+            }
+            Err(refusal) => Ok(refuse(&refusal)),
+        }
+    }
+}
+
+fn body(request: &Request<Body>) -> Result<Value, Refusal> {
+    let arrived = request.extensions().get::<Arrived>();
+    let Some((arrived, row)) = arrived.and_then(|a| Some((a, a.row()?))) else {
+        return Err(Refusal::not_found());
+    };
+    if row.tier == TierRule::Forbid {
+        let sub = request.extensions().get::<Grant>().map(|g| g.sub.clone());
+        return Err(
+            Refusal::forbid(Reason::ActionForbidden, "no agent may do this")
+                .action(row.verb)
+                .of_seller(sub),
+        );
+    }
+    read(arrived, row, request)
+}
+
+fn read(arrived: &Arrived, row: &Operation, request: &Request<Body>) -> Result<Value, Refusal> {
+    let Some(name) = row.body else {
+        return if arrived.body().is_empty() {
+            Ok(Value::Null)
+        } else {
+            Err(Refusal::invalid("this request takes no body"))
+        };
+    };
+    if arrived.body().is_empty() && name == "empty-request" {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    if !is_json(request) {
+        return Err(Refusal::invalid(
+            "the body must be JSON; send Content-Type: application/json",
+        ));
+    }
+    let body = schema::parse(arrived.body())
+        .map_err(|e| Refusal::invalid(format!("the body was not understood: {e}")))?;
+    schema::validate(name, &body)
+        .map_err(|e| Refusal::invalid(format!("the body does not satisfy {name}: {e}")))?;
+    Ok(body)
+}
+
+fn is_json(request: &Request<Body>) -> bool {
+    let mut values = request.headers().get_all(header::CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return false;
+    };
+    let essence = value.to_str().unwrap_or_default().split(';').next();
+    essence.is_some_and(|e| e.trim().eq_ignore_ascii_case("application/json"))
+}
