@@ -1,1 +1,28 @@
-//! What crosses the network, with no RCTP in it: structured fields, digests, keys, signatures.
+//! What crosses the network, with no RCTP in it: digests, keys, signatures, canonical JSON.
+//!
+//! | module | what | source |
+//! |---|---|---|
+//! | [`crypto`] | the two signature providers behind one trait | – |
+//! | [`digest`] | SHA-256 and `Content-Digest` | RFC 9530 |
+//! | [`jwk`] | JWK Sets, thumbprints, signing keys | RFC 7517, 7518, 7638, 8037 |
+//! | [`jws`] | compact JWS, attached and detached | RFC 7515 |
+//! | [`jcs`] | canonical JSON | RFC 8785 |
+//! | [`signature`] | HTTP message signatures | RFC 9421 |
+//!
+//! Three rules hold throughout: a key is parsed once and decides the algorithm, a body is hashed once
+//! by whoever collected it, and an error says what was expected without repeating the caller's bytes.
+
+pub mod crypto;
+pub mod digest;
+pub mod jcs;
+pub mod jwk;
+pub mod jws;
+pub mod signature;
+
+use base64::{
+    alphabet,
+    engine::{GeneralPurpose, general_purpose::NO_PAD},
+};
+
+/// Base64url without padding, canonical: no padding, no stray bits, no line breaks (RFC 7515 §2).
+const BASE64URL: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, NO_PAD);
