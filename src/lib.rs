@@ -6,3 +6,4 @@ compile_error!("tower-rctp needs a crypto provider: enable the feature `aws-lc-r
 pub mod wire;
 pub mod protocol;
 pub mod store;
+pub mod layer;

@@ -1,5 +1,7 @@
 //! UCP profiles: those of operators, read; and the gateway's own, written (binding 1, 10).
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -39,7 +41,7 @@ pub struct Profile {
     /// Its keys; unusable ones left out.
     pub keys: Keys,
     /// What it answers for.
-    pub duties: Duties,
+    pub duties: Arc<Duties>,
     /// Where it wants webhooks (binding 9).
     pub webhook_url: Option<String>,
 }
@@ -99,7 +101,7 @@ impl Profile {
             .map(str::to_owned);
         Ok(Self {
             keys,
-            duties,
+            duties: Arc::new(duties),
             webhook_url,
         })
     }

@@ -247,8 +247,9 @@ pub fn verify_chain(entries: &[Value], keys: &Keys) -> Result<String, Broken> {
             return Err(broken("its prev_hash is not the hash of the entry before it"));
         }
         let parsed = jws::Compact::parse(&jws).map_err(|_| broken("its JWS is malformed"))?;
-        let key = keys
-            .get(parsed.kid())
+        let key = parsed
+            .kid()
+            .and_then(|kid| keys.get(kid))
             .ok_or_else(|| broken("its JWS names a key that is not the gateway's"))?;
         let payload = jcs::canonical(&body).map_err(|_| broken("it has no canonical form"))?;
         parsed

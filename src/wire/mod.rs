@@ -20,9 +20,19 @@ pub mod jws;
 pub mod signature;
 
 use base64::{
-    alphabet,
+    Engine, alphabet,
     engine::{GeneralPurpose, general_purpose::NO_PAD},
 };
 
 /// Base64url without padding, canonical: no padding, no stray bits, no line breaks (RFC 7515 §2).
 const BASE64URL: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, NO_PAD);
+
+/// `bytes` in base64url without padding.
+pub fn base64url(bytes: &[u8]) -> String {
+    BASE64URL.encode(bytes)
+}
+
+/// The bytes of a base64url text; `None` unless it is canonical.
+pub fn from_base64url(text: &str) -> Option<Vec<u8>> {
+    BASE64URL.decode(text).ok()
+}

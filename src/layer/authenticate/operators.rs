@@ -1,0 +1,267 @@
+//! The operators that the marketplace has onboarded, and their profiles (binding 1, 2).
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::fetch::Fetch;
+use crate::{
+    protocol::{
+        caller::Role,
+        profile::{Duties, Profile, ProfileError},
+        time::Timestamp,
+    },
+    wire::crypto::Provider,
+};
+
+/// An onboarded operator.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    profile: String,
+    clients: Vec<String>,
+    roles: Vec<Role>,
+    registration: Option<Arc<Duties>>,
+}
+
+impl Operator {
+    /// An operator by its profile URL.
+    pub fn new(profile: impl Into<String>) -> Self {
+        Self {
+            profile: profile.into(),
+            clients: Vec::new(),
+            roles: Vec::new(),
+            registration: None,
+        }
+    }
+
+    /// Registers an OAuth client to the profile (2.2).
+    #[must_use]
+    pub fn client(mut self, client_id: impl Into<String>) -> Self {
+        self.clients.push(client_id.into());
+        self
+    }
+
+    /// Configures a role (R32).
+    #[must_use]
+    pub fn role(mut self, role: Role) -> Self {
+        self.roles.push(role);
+        self
+    }
+
+    /// The duties that the operator accepted in its client registration, in place of a profile of its own (R2). Its
+    /// profile URL is then a name only: nothing is fetched, and it can call with OAuth alone.
+    #[must_use]
+    pub fn registered(mut self, duties: Duties) -> Self {
+        self.registration = Some(Arc::new(duties));
+        self
+    }
+
+    /// The profile URL.
+    pub fn profile(&self) -> &str {
+        &self.profile
+    }
+
+    /// Its roles.
+    pub fn roles(&self) -> &[Role] {
+        &self.roles
+    }
+
+    /// The duties of its registration.
+    pub fn registration(&self) -> Option<&Arc<Duties>> {
+        self.registration.as_ref()
+    }
+}
+
+/// All onboarded operators.
+#[derive(Clone, Debug, Default)]
+pub struct Operators {
+    by_profile: HashMap<String, Operator>,
+    by_client: HashMap<String, String>,
+    /// A client registered to two profiles; told by [`Operators::check`].
+    ambiguous: Option<String>,
+}
+
+impl Operators {
+    /// Operators onboarded by profile URL, with nothing else configured.
+    pub fn onboarded<I, S>(profiles: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: Into<String>,
+    {
+        profiles
+            .into_iter()
+            .fold(Self::default(), |all, url| all.with(Operator::new(url)))
+    }
+
+    /// Adds an operator, or replaces the one of the same profile.
+    #[must_use]
+    pub fn with(mut self, operator: Operator) -> Self {
+        for client in &operator.clients {
+            let before = self
+                .by_client
+                .insert(client.clone(), operator.profile.clone());
+            if before.is_some_and(|profile| profile != operator.profile) {
+                self.ambiguous = Some(client.clone());
+            }
+        }
+        self.by_profile.insert(operator.profile.clone(), operator);
+        self
+    }
+
+    /// The operator of a profile URL; compared byte for byte.
+    pub fn by_profile(&self, url: &str) -> Option<&Operator> {
+        self.by_profile.get(url)
+    }
+
+    /// The operator that an OAuth client is registered to.
+    pub fn by_client(&self, client_id: &str) -> Option<&Operator> {
+        self.by_profile(self.by_client.get(client_id)?)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Operator> {
+        self.by_profile.values()
+    }
+
+    /// Whether the settings make sense: URLs that may be fetched, and one profile a client.
+    pub(crate) fn check(&self, dev: bool) -> Result<(), String> {
+        if let Some(client) = &self.ambiguous {
+            return Err(format!(
+                "operators: the client `{client}` is registered to two profiles; a client acts for one"
+            ));
+        }
+        self.iter()
+            .try_for_each(|operator| super::fetch::allowed_url(&operator.profile, dev).map(drop))
+            .map_err(|why| format!("operators: {why}"))
+    }
+}
+
+/// A profile is used at most this long without being fetched again (binding 1).
+const MAX_AGE: i64 = 300;
+/// And at least this long, whatever its origin says; also the pace of forced refreshes (UCP).
+const MIN_AGE: i64 = 60;
+/// A failed fetch is not repeated sooner.
+const RETRY_AFTER: i64 = 5;
+
+/// Fetched profiles, each fetched once at a time.
+pub(crate) struct Profiles {
+    fetch: Arc<dyn Fetch>,
+    provider: &'static dyn Provider,
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    cached: Mutex<Option<Cached>>,
+    /// Held while fetching, so that waiting requests share one fetch.
+    flight: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Cached {
+    profile: Result<Arc<Profile>, ProfileError>,
+    fetched: Timestamp,
+    until: Timestamp,
+}
+
+impl Profiles {
+    pub(crate) fn new(fetch: Arc<dyn Fetch>, provider: &'static dyn Provider) -> Self {
+        Self {
+            fetch,
+            provider,
+            slots: Mutex::default(),
+        }
+    }
+
+    /// The profile of an onboarded URL.
+    pub(crate) async fn get(
+        &self,
+        url: &str,
+        now: Timestamp,
+    ) -> Result<Arc<Profile>, ProfileError> {
+        self.current(url, now, |cached| now < cached.until).await
+    }
+
+    /// The profile after a `keyid` that it did not list: fetched again, at most once in [`MIN_AGE`].
+    pub(crate) async fn refreshed(
+        &self,
+        url: &str,
+        now: Timestamp,
+    ) -> Result<Arc<Profile>, ProfileError> {
+        self.current(url, now, |cached| now < cached.fetched.plus(MIN_AGE))
+            .await
+    }
+
+    async fn current(
+        &self,
+        url: &str,
+        now: Timestamp,
+        fresh: impl Fn(&Cached) -> bool,
+    ) -> Result<Arc<Profile>, ProfileError> {
+        let slot = self.slot(url);
+        if let Some(cached) = slot.read().filter(&fresh) {
+            return cached.profile;
+        }
+        let _flight = slot.flight.lock().await;
+        // Whoever held the flight may have fetched it for us.
+        if let Some(cached) = slot.read().filter(&fresh) {
+            return cached.profile;
+        }
+        let mut cached = self.fetch(url, now).await;
+        // A forced refresh that fails takes nothing away: a key still listed verifies until its time is over.
+        if cached.profile.is_err()
+            && let Some(before) = slot.read().filter(|b| b.profile.is_ok() && now < b.until)
+        {
+            cached = Cached {
+                fetched: now,
+                ..before
+            };
+        }
+        let profile = cached.profile.clone();
+        *slot.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached);
+        profile
+    }
+
+    async fn fetch(&self, url: &str, now: Timestamp) -> Cached {
+        let (profile, age) = match self.fetch.get(url).await {
+            Ok(fetched) => {
+                let age = fetched
+                    .max_age
+                    .map_or(MAX_AGE, |age| i64::try_from(age).unwrap_or(MAX_AGE));
+                (
+                    Profile::parse(&fetched.body, self.provider),
+                    age.clamp(MIN_AGE, MAX_AGE),
+                )
+            }
+            Err(error) => (Err(ProfileError::Unreachable(error.0)), RETRY_AFTER),
+        };
+        if let Err(error) = &profile {
+            tracing::warn!(profile = url, %error, "an operator's profile is not usable");
+        }
+        let age = if profile.is_ok() { age } else { RETRY_AFTER };
+        Cached {
+            profile: profile.map(Arc::new),
+            fetched: now,
+            until: now.plus(age),
+        }
+    }
+
+    fn slot(&self, url: &str) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only onboarded URLs get here, so the map does not grow by strangers.
+        match slots.get(url) {
+            Some(slot) => slot.clone(),
+            None => slots.entry(url.to_owned()).or_default().clone(),
+        }
+    }
+}
+
+impl Slot {
+    fn read(&self) -> Option<Cached> {
+        self.cached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}

@@ -1,0 +1,223 @@
+//! May it still act for them? The agent grant, introspected on every call (binding 3.3).
+//!
+//! What each row needs of the bearer token:
+//!
+//! | row | no token | a seller's grant | a client's own token |
+//! |---|---|---|---|
+//! | seller (S) | 401 `grant_invalid` | the checks of 3.3 | 401 `grant_invalid` |
+//! | party (P), and events | passes as the buyer; accept and counter only for the offer's buyer, else 401 `grant_invalid` | the checks of 3.3 | passes as the buyer |
+//! | buyer (B) | passes, if signed | 403 `action_forbidden` (R3) | passes |
+//! | any operator | passes, if signed | the checks of 3.3 | passes |
+//!
+//! A grant that passed is in the extensions as [`Grant`](crate::protocol::grant::Grant). When the authorization server is out of reach, slow or talks
+//! nonsense, the answer is 503 and nothing is executed.
+
+pub mod introspection;
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+
+use self::introspection::Introspect;
+use super::{
+    arrive::{Arrived, refuse},
+    authenticate::Bearer,
+    body::Body,
+    context::Clock,
+    step::{Next, Step},
+};
+use crate::{
+    protocol::{
+        caller::Caller,
+        grant::{self, Grant, Introspection, Need},
+        offer::Offer,
+        operation::{Op, Operation, Side, TierRule, Verb},
+        refusal::{Reason, Refusal},
+        time::Timestamp,
+    },
+    store::{Key, Kind, Store},
+};
+
+/// The step.
+#[derive(Clone)]
+pub struct CheckGrant(Arc<Config>);
+
+pub(crate) struct Config {
+    pub(crate) introspect: Arc<dyn Introspect>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Tells the buyer of an offer from a stranger on accept and counter.
+    pub(crate) store: Option<Arc<dyn Store>>,
+    /// What is required where the layer is used without the table.
+    pub(crate) scope: Option<String>,
+}
+
+impl CheckGrant {
+    pub(crate) fn new(config: Config) -> Self {
+        Self(Arc::new(config))
+    }
+}
+
+impl Step for CheckGrant {
+    async fn run<N: Next>(
+        self,
+        mut request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        let row = request.extensions().get::<Arrived>().and_then(Arrived::row);
+        match self.0.check(&request, row).await {
+            Ok(grant) => {
+                if let Some(grant) = grant {
+                    request.extensions_mut().insert(grant);
+                }
+                next.run(request).await
+            }
+            Err(refusal) => Ok(refuse(&refusal.action(row.and_then(|r| r.verb)))),
+        }
+    }
+}
+
+impl Config {
+    async fn check(
+        &self,
+        request: &Request<Body>,
+        row: Option<&'static Operation>,
+    ) -> Result<Option<Grant>, Refusal> {
+        let extensions = request.extensions();
+        let caller = extensions.get::<Caller>().ok_or_else(|| {
+            tracing::error!("the grant layer found no Caller; put the authentication layer outside it");
+            Refusal::unavailable("this service is put together wrongly; nothing was executed")
+        })?;
+        let now = self.clock.now();
+        let side = row.map_or(Side::Seller, |row| row.side);
+        let need = self.need(row);
+        if row.is_some_and(|row| row.op == Op::CreateDeal) && caller.key.is_none() {
+            return Err(Refusal::forbid(
+                Reason::SignatureInvalid,
+                "redeeming a checkout is always a signed request (binding 5.3)",
+            ));
+        }
+        let Some(bearer) = extensions.get::<Bearer>() else {
+            return match side {
+                Side::Seller => Err(no_grant()),
+                Side::Party if matches!(need, Need::Scope(_)) => {
+                    self.the_buyer_or_no_grant(extensions.get::<Arrived>(), caller)
+                        .await
+                }
+                _ => Ok(None),
+            };
+        };
+        let introspection = match &bearer.introspection {
+            Some(introspection) => introspection.clone(),
+            None => self.introspect(&bearer.token).await?,
+        };
+        let signed_by = caller.key.as_ref();
+        // An inactive token tells no details, but only grants have a grant_status.
+        let is_grant = introspection.is_grant() || introspection.grant_status.is_some();
+        match side {
+            Side::Seller => grant::check(&introspection, signed_by, need, now).map(Some),
+            Side::Buyer => {
+                own_token(&introspection, caller, now)?;
+                if is_grant {
+                    return Err(Refusal::forbid(
+                        Reason::ActionForbidden,
+                        "a seller's grant does not let an agent act as a buyer",
+                    ));
+                }
+                Ok(None)
+            }
+            Side::Party | Side::PartyOrRole | Side::Operator | Side::Asker | Side::Browser => {
+                let sellers = is_grant || !introspection.known();
+                if sellers && side != Side::Operator {
+                    return grant::check(&introspection, signed_by, need, now).map(Some);
+                }
+                if is_grant {
+                    return grant::check(&introspection, signed_by, need, now).map(Some);
+                }
+                own_token(&introspection, caller, now)?;
+                if matches!(need, Need::Scope(_)) {
+                    return self
+                        .the_buyer_or_no_grant(extensions.get::<Arrived>(), caller)
+                        .await;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn need(&self, row: Option<&'static Operation>) -> Need<'_> {
+        match (row, &self.scope) {
+            (Some(row), _) if row.tier == TierRule::Forbid => Need::Live,
+            (Some(row), _) => match row.verb.and_then(Verb::scope) {
+                Some(scope) => Need::Scope(scope),
+                None => Need::AnyRctpScope,
+            },
+            (None, Some(scope)) => Need::Scope(scope),
+            (None, None) => Need::AnyRctpScope,
+        }
+    }
+
+    async fn introspect(&self, token: &str) -> Result<Introspection, Refusal> {
+        self.introspect.introspect(token).await.map_err(|error| {
+            tracing::error!(%error, "introspection failed; nothing was executed");
+            Refusal::unavailable("the authorization server did not answer; nothing was executed")
+        })
+    }
+
+    /// R3: the offer's buyer gets its own answer further in; anyone else what 3.3 says.
+    async fn the_buyer_or_no_grant(
+        &self,
+        arrived: Option<&Arrived>,
+        caller: &Caller,
+    ) -> Result<Option<Grant>, Refusal> {
+        let (Some(store), Some(id)) = (&self.store, arrived.and_then(Arrived::id)) else {
+            return Err(no_grant());
+        };
+        let docs = store
+            .load(vec![Key::new(Kind::Offer, id)])
+            .await
+            .map_err(|error| {
+                tracing::error!(%error, "nothing was executed");
+                Refusal::unavailable("the store did not answer; nothing was executed")
+            })?;
+        let offer = docs
+            .into_iter()
+            .flatten()
+            .next()
+            .and_then(|doc| serde_json::from_slice::<Offer>(&doc.body).ok());
+        match offer {
+            Some(offer) if offer.buyer == caller.agent() => Ok(None),
+            _ => Err(no_grant()),
+        }
+    }
+}
+
+fn no_grant() -> Refusal {
+    Refusal::forbid(
+        Reason::GrantInvalid,
+        "this is the seller's to do; send the access token of the seller's grant as Authorization: Bearer",
+    )
+}
+
+/// A token on a buyer's row (2.2, R3): known, fitting the signature or its absence, and current.
+fn own_token(
+    introspection: &Introspection,
+    caller: &Caller,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let unknown = |message| Err(Refusal::forbid(Reason::OperatorUnknown, message));
+    if !introspection.known() {
+        return unknown("the authorization server does not know this access token");
+    }
+    if !introspection.binding_holds(caller.key.as_ref()) {
+        return Err(Refusal::forbid(
+            Reason::GrantInvalid,
+            "a key-bound token goes with a signature of its key, an unbound one with none",
+        ));
+    }
+    let grant = introspection.is_grant() || introspection.grant_status.is_some();
+    let current = introspection.active && introspection.exp.is_none_or(|exp| now.secs() < exp);
+    if !grant && !current {
+        return unknown("the access token has expired; obtain a new one");
+    }
+    Ok(())
+}

@@ -1,0 +1,490 @@
+//! Has this happened already? One effect per `Idempotency-Key` (binding 2.4; R9–R11).
+//!
+//! In the stack, the decision settles the key in the same unit as the effect: the key, the response and what was done
+//! are durable together or not at all. Used alone, in front of handlers that know nothing of units, the layer takes
+//! the key durably *before* the handler runs and settles it after; the handler runs detached, so that a client that
+//! hangs up cannot leave it half done, and an execution that never finished is not repeated (R10).
+//!
+//! | the key | the answer |
+//! |---|---|
+//! | unused | runs the request |
+//! | used for the same request | the stored answer, not executed again |
+//! | used for another request | 409 `idempotency_conflict` |
+//! | being executed by a concurrent duplicate | waits for its answer, up to a limit, then 503 |
+//! | taken by an execution that never finished | 503, unless the reconcile hook knows its outcome |
+//! | the store is out of reach | 503, nothing executed |
+//!
+//! Answers below 500 are stored for 48 hours, per operator profile.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use tokio::sync::watch;
+
+use super::{
+    arrive::{Arrived, BODY_LIMIT, Replayed, refuse},
+    authenticate::IDEMPOTENCY_KEY,
+    body::Body,
+    context::Clock,
+    step::{Next, Step},
+};
+use crate::{
+    protocol::{
+        caller::Caller,
+        grant::Grant,
+        record::Seal,
+        refusal::{ProtocolError, Refusal},
+        time::Timestamp,
+    },
+    store::{
+        BoxFuture, Claim, ClaimStep, CommitError, IdempotencyKey, Store, StoreError,
+        StoredResponse, Unit, Used,
+    },
+    wire::digest::{Sha256, sha256},
+};
+
+/// How long an answer is kept (binding 2.4).
+pub const KEPT_SECONDS: i64 = 48 * 3600;
+/// How long a concurrent duplicate waits for the first.
+const WAIT: Duration = Duration::from_secs(10);
+/// Fewer characters cannot hold 128 bits (R11).
+const MIN_KEY: usize = 22;
+const MAX_KEY: usize = 255;
+
+/// Settles executions that never finished (R10): asked when a key is found taken, without an answer, and not being
+/// executed in this process.
+pub trait Reconcile: Send + Sync + 'static {
+    /// The answer that the execution came to; `None` while that cannot be known. It must not execute anything.
+    fn outcome<'a>(&'a self, key: &'a IdempotencyKey) -> BoxFuture<'a, Option<StoredResponse>>;
+}
+
+/// The key that this request holds, in its extensions; whoever commits the effect settles it in the same unit.
+#[derive(Clone, Debug)]
+pub struct Held {
+    key: IdempotencyKey,
+    digest: Sha256,
+    now: Timestamp,
+}
+
+impl Held {
+    /// A claim for the unit that has the effect.
+    pub fn claim(&self, step: ClaimStep) -> Claim {
+        Claim {
+            key: self.key.clone(),
+            digest: self.digest,
+            step,
+            expires: self.now.plus(KEPT_SECONDS),
+        }
+    }
+}
+
+/// Marks a response whose key was settled, or need not be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled;
+
+/// Marks a response of a commit that found the key taken: another process was faster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyTaken;
+
+/// The step.
+#[derive(Clone)]
+pub struct Idempotency(Arc<Config>);
+
+struct Config {
+    store: Arc<dyn Store>,
+    seal: Arc<dyn Seal>,
+    clock: Arc<dyn Clock>,
+    reconcile: Option<Arc<dyn Reconcile>>,
+    /// Whether a decision further in settles the key.
+    in_stack: bool,
+    running: Running,
+}
+
+impl Idempotency {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        seal: Arc<dyn Seal>,
+        clock: Arc<dyn Clock>,
+        reconcile: Option<Arc<dyn Reconcile>>,
+        in_stack: bool,
+    ) -> Self {
+        Self(Arc::new(Config {
+            store,
+            seal,
+            clock,
+            reconcile,
+            in_stack,
+            running: Running::default(),
+        }))
+    }
+}
+
+impl Step for Idempotency {
+    async fn run<N: Next>(
+        self,
+        request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        if request.method() != Method::POST {
+            return next.run(request).await;
+        }
+        let (arrived, request) = match Arrived::of(request, BODY_LIMIT).await {
+            Ok(arrived) => arrived,
+            Err(refusal) => return Ok(refuse(&refusal)),
+        };
+        let config = &self.0;
+        let held = match config.held(&request, &arrived) {
+            Ok(held) => held,
+            Err(refusal) => return Ok(refuse(&refusal)),
+        };
+        // A lost race with another process sends us round again; twice is enough to find its answer.
+        for _ in 0..2 {
+            let running = match config.begin(&held).await {
+                Ok(Begun::Ours(running)) => running,
+                Ok(Begun::Answered(response)) => return Ok(response),
+                Err(refusal) => return Ok(refuse(&refusal)),
+            };
+            let mut request = again(&request, &arrived);
+            request.extensions_mut().insert(held.clone());
+            let response = if config.in_stack {
+                config.settled_within(&held, next.clone().run(request)).await?
+            } else {
+                self.clone()
+                    .detached(held.clone(), running, request, next.clone())
+                    .await?
+            };
+            if response.extensions().get::<KeyTaken>().is_none() {
+                return Ok(response);
+            }
+        }
+        Ok(refuse(&Refusal::unavailable(
+            "a request with the same Idempotency-Key is being executed elsewhere; retry with the same key",
+        )))
+    }
+}
+
+/// The same request once more.
+fn again(request: &Request<Body>, arrived: &Arrived) -> Request<Body> {
+    let mut copy = Request::new(Body::from(arrived.body().clone()));
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.extensions_mut() = request.extensions().clone();
+    copy
+}
+
+enum Begun {
+    Ours(Guard),
+    Answered(Response<Body>),
+}
+
+impl Config {
+    /// What the request holds: its key, well-formed, and its digest (R9).
+    fn held(&self, request: &Request<Body>, arrived: &Arrived) -> Result<Held, Refusal> {
+        let extensions = request.extensions();
+        let caller = extensions.get::<Caller>().ok_or_else(|| {
+            tracing::error!(
+                "the idempotency layer found no Caller; put the authentication layer outside it"
+            );
+            Refusal::unavailable("this service is put together wrongly; nothing was executed")
+        })?;
+        let key = key(request)?;
+        let digest = digest(
+            request.method(),
+            arrived,
+            caller,
+            extensions.get::<Grant>().map(|g| g.sub.as_str()),
+        );
+        Ok(Held {
+            key: IdempotencyKey {
+                scope: caller.operator.clone(),
+                key,
+            },
+            digest,
+            now: self.clock.now(),
+        })
+    }
+
+    /// Looks the key up, and waits for a concurrent duplicate.
+    async fn begin(&self, held: &Held) -> Result<Begun, Refusal> {
+        let busy = || {
+            Refusal::unavailable(
+                "a request with the same Idempotency-Key is still being executed; retry with the same key",
+            )
+        };
+        let wait = async {
+            loop {
+                // Who runs the key is decided before the store is read, so that no two of this process run it.
+                let guard = match self.running.enter(&held.key) {
+                    Ok(guard) => guard,
+                    Err(mut ended) => {
+                        let _ = ended.changed().await;
+                        continue;
+                    }
+                };
+                return match self.store.used(held.key.clone(), self.clock.now()).await {
+                    Ok(None) => Ok(Begun::Ours(guard)),
+                    Ok(Some(used)) => self.answer(held, used).await.map(Begun::Answered),
+                    Err(error) => Err(unavailable(&error)),
+                };
+            }
+        };
+        match tokio::time::timeout(WAIT, wait).await {
+            Ok(begun) => begun,
+            Err(_) => Err(busy()),
+        }
+    }
+
+    /// The answer to a repeat.
+    async fn answer(&self, held: &Held, used: Used) -> Result<Response<Body>, Refusal> {
+        if used.digest != held.digest {
+            return Err(Refusal::protocol(
+                ProtocolError::IdempotencyConflict,
+                "this Idempotency-Key was used for another request; use a new key for each request",
+            ));
+        }
+        if let Some(stored) = used.response {
+            return Ok(replay(stored));
+        }
+        let outcome = match &self.reconcile {
+            Some(reconcile) => reconcile.outcome(&held.key).await,
+            None => None,
+        };
+        let Some(outcome) = outcome else {
+            return Err(Refusal::unavailable(
+                "an earlier execution of this request did not finish, and its outcome is not known; it is not repeated",
+            ));
+        };
+        let unit = Unit {
+            claim: Some(held.claim(ClaimStep::Complete(outcome.clone()))),
+            ..Unit::default()
+        };
+        match self.store.commit(unit, self.seal.clone()).await {
+            Ok(_) => Ok(replay(outcome)),
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+
+    /// Runs the rest of the stack, which settles the key; what it answered without a decision is settled here.
+    async fn settled_within<E>(
+        &self,
+        held: &Held,
+        run: impl Future<Output = Result<Response<Body>, E>>,
+    ) -> Result<Response<Body>, E> {
+        let response = run.await?;
+        let extensions = response.extensions();
+        let done =
+            extensions.get::<Settled>().is_some() || extensions.get::<KeyTaken>().is_some();
+        if done || response.status().is_server_error() {
+            return Ok(response);
+        }
+        Ok(self.settle(held, response, ClaimStep::Settle).await)
+    }
+
+    /// Stores the response under the key.
+    async fn settle(
+        &self,
+        held: &Held,
+        response: Response<Body>,
+        step: fn(StoredResponse) -> ClaimStep,
+    ) -> Response<Body> {
+        let (parts, body) = response.into_parts();
+        let Ok(body) = body.collect(MAX_STORED).await else {
+            tracing::error!("a response could not be collected, or is too large to be stored");
+            return refuse(&Refusal::unavailable(
+                "the answer could not be stored; retry with the same key",
+            ));
+        };
+        let stored = stored(&Response::from_parts(parts.clone(), body.clone()));
+        let unit = Unit {
+            claim: Some(held.claim(step(stored))),
+            ..Unit::default()
+        };
+        match self.store.commit(unit, self.seal.clone()).await {
+            Ok(_) => Response::from_parts(parts, Body::from(body)),
+            Err(CommitError::KeyTaken) => {
+                let mut response = Response::new(Body::empty());
+                response.extensions_mut().insert(KeyTaken);
+                response
+            }
+            Err(error) => refuse(&unavailable(&error)),
+        }
+    }
+}
+
+impl Idempotency {
+    /// The layer alone: the key is durable before the handler runs, the answer after it, whoever still listens.
+    async fn detached<N: Next>(
+        self,
+        held: Held,
+        running: Guard,
+        request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        let unit = Unit {
+            claim: Some(held.claim(ClaimStep::Begin)),
+            ..Unit::default()
+        };
+        match self.0.store.commit(unit, self.0.seal.clone()).await {
+            Ok(_) => {}
+            Err(CommitError::KeyTaken) => {
+                let mut response = Response::new(Body::empty());
+                response.extensions_mut().insert(KeyTaken);
+                return Ok(response);
+            }
+            Err(error) => return Ok(refuse(&unavailable(&error))),
+        }
+        let task = tokio::spawn(async move {
+            let _running = running;
+            let response = next.run(request).await?;
+            if response.status().is_server_error() {
+                // Whether it had an effect is not known: the key stays taken (R10).
+                return Ok(response);
+            }
+            Ok(self.0.settle(&held, response, ClaimStep::Complete).await)
+        });
+        match task.await {
+            Ok(response) => response,
+            Err(error) => {
+                tracing::error!(%error, "a handler did not finish; its key stays taken");
+                Ok(refuse(&Refusal::unavailable(
+                    "the execution did not finish, and its outcome is not known",
+                )))
+            }
+        }
+    }
+}
+
+/// The largest response that is stored.
+const MAX_STORED: usize = 4 * 1024 * 1024;
+
+fn unavailable(error: &dyn std::fmt::Display) -> Refusal {
+    tracing::error!(%error, "the store failed");
+    Refusal::unavailable("the store did not answer; nothing was executed")
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        unavailable(&error)
+    }
+}
+
+/// The header, once, of 22 to 255 visible characters (R11).
+fn key(request: &Request<Body>) -> Result<String, Refusal> {
+    let mut values = request.headers().get_all(IDEMPOTENCY_KEY).iter();
+    let value = match (values.next(), values.next()) {
+        (Some(value), None) => value,
+        (None, _) => {
+            return Err(Refusal::invalid(
+                "every POST needs an Idempotency-Key with at least 128 bits of entropy",
+            ));
+        }
+        (Some(_), Some(_)) => {
+            return Err(Refusal::invalid("Idempotency-Key occurs twice"));
+        }
+    };
+    let key = value.to_str().unwrap_or_default();
+    let visible = !key.is_empty() && key.bytes().all(|b| (0x21..0x7f).contains(&b));
+    if !visible || !(MIN_KEY..=MAX_KEY).contains(&key.len()) {
+        return Err(Refusal::invalid(format!(
+            "Idempotency-Key must have {MIN_KEY} to {MAX_KEY} visible ASCII characters; fewer cannot hold 128 bits"
+        )));
+    }
+    Ok(key.to_owned())
+}
+
+/// SHA-256 over method, target, the body's hash, the agent and the grant's sub (R9), each kept apart by JSON.
+fn digest(method: &Method, arrived: &Arrived, caller: &Caller, sub: Option<&str>) -> Sha256 {
+    let target = arrived
+        .uri()
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
+    let agent = caller.agent().to_string();
+    let text = serde_json::to_vec(&(method.as_str(), target, arrived.hash(), agent, sub))
+        .expect("strings and numbers serialise");
+    sha256(&text)
+}
+
+/// Headers that belong to one transfer rather than to the answer.
+fn is_transient(name: &HeaderName) -> bool {
+    [
+        header::DATE,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::CONNECTION,
+    ]
+    .contains(name)
+}
+
+pub(crate) fn stored(response: &Response<Bytes>) -> StoredResponse {
+    StoredResponse {
+        status: response.status(),
+        headers: response
+            .headers()
+            .iter()
+            .filter(|(name, _)| !is_transient(name))
+            .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+            .collect(),
+        body: response.body().clone(),
+    }
+}
+
+fn replay(stored: StoredResponse) -> Response<Body> {
+    let mut response = Response::new(Body::from(stored.body));
+    *response.status_mut() = stored.status;
+    for (name, value) in stored.headers {
+        let pair = (
+            HeaderName::try_from(name),
+            HeaderValue::from_maybe_shared(Bytes::from(value)),
+        );
+        if let (Ok(name), Ok(value)) = pair {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response.extensions_mut().insert(Replayed);
+    response
+}
+
+/// The keys that are being executed in this process.
+#[derive(Clone, Default)]
+struct Running(Arc<Mutex<HashMap<IdempotencyKey, watch::Receiver<()>>>>);
+
+impl Running {
+    /// Enters the key, or says when whoever runs it ends.
+    fn enter(&self, key: &IdempotencyKey) -> Result<Guard, watch::Receiver<()>> {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = running.get(key) {
+            return Err(ended.clone());
+        }
+        let (ends, ended) = watch::channel(());
+        running.insert(key.clone(), ended);
+        Ok(Guard {
+            running: self.clone(),
+            key: key.clone(),
+            _ends: ends,
+        })
+    }
+}
+
+/// Leaves the key when dropped; the sender's end wakes whoever waits.
+struct Guard {
+    running: Running,
+    key: IdempotencyKey,
+    _ends: watch::Sender<()>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.running
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.key);
+    }
+}
