@@ -165,7 +165,9 @@ pub struct Claim {
     pub digest: Sha256,
     /// What happens to it.
     pub step: ClaimStep,
-    /// When the store may forget it: 48 hours after its first use.
+    /// When the request is handled: a use that has expired by then does not stand in the way.
+    pub at: Timestamp,
+    /// When the store may forget it: 48 hours after its first use. [`ClaimStep::Complete`] leaves it as it was.
     pub expires: Timestamp,
 }
 
@@ -262,7 +264,8 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Doc>, StoreError>>;
 
-    /// At most `limit` documents whose `due` is not after `now`, longest overdue first.
+    /// At most `limit` documents whose `due` is not after `now`, longest overdue first; those that are due together
+    /// in the order of their kinds' names and their ids.
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<Doc>, StoreError>>;
 
     /// The events counted in each window after `since`, oldest first, in the order of the names.
@@ -272,7 +275,7 @@ pub trait Store: Send + Sync + 'static {
         since: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<Vec<Timestamp>>, StoreError>>;
 
-    /// What a key was used for, as long as it is kept; one past its `expires` counts as unused.
+    /// What a key was used for, as long as it is kept; from its `expires` on it counts as unused, swept or not.
     fn used(
         &self,
         key: IdempotencyKey,
@@ -288,12 +291,32 @@ pub trait Store: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Vec<Sealed>, StoreError>>;
 
     /// Commits a unit. Entries are sealed inside the transaction, so that each gets its own place.
-    fn commit(&self, unit: Unit, seal: Arc<dyn Seal>)
-    -> BoxFuture<'_, Result<Committed, CommitError>>;
+    ///
+    /// Every condition is about the state before the unit. The claim is looked at first: where another request has
+    /// taken the key, what it did is often the reason why the facts have changed too, so [`CommitError::KeyTaken`] wins
+    /// over [`CommitError::Conflict`].
+    ///
+    /// A unit may be committed although its future was dropped before it answered.
+    fn commit(
+        &self,
+        unit: Unit,
+        seal: Arc<dyn Seal>,
+    ) -> BoxFuture<'_, Result<Committed, CommitError>>;
 
-    /// Forgets what is past its `expires`: keys and counts. Returns how many; never blocks a request for long.
+    /// Forgets keys and counts whose `expires` is not after `now`. Returns how many; never blocks a request for long.
     fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<usize, StoreError>>;
 
     /// Whether the store answers, by a read and a write.
     fn health(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+}
+
+/// Writing a document twice is a mistake in the unit; no store guesses which was meant.
+fn each_key_once(puts: &[Put]) -> Result<(), StoreError> {
+    for (index, put) in puts.iter().enumerate() {
+        if puts[..index].iter().any(|before| before.key == put.key) {
+            let kind = put.key.kind.as_str();
+            return Err(StoreError(format!("a unit writes one {kind} twice")));
+        }
+    }
+    Ok(())
 }
