@@ -41,9 +41,9 @@ fn version(request: &Request<Body>) -> Result<(), Refusal> {
     let served = values.next().is_none()
         && sfv::Parser::new(value.as_bytes())
             .parse::<sfv::Item>()
-            .is_ok_and(|item| {
-                matches!(&item.bare_item, sfv::BareItem::String(s) if s.as_str() == VERSION)
-            });
+            .is_ok_and(
+                |item| matches!(&item.bare_item, sfv::BareItem::String(s) if s.as_str() == VERSION),
+            );
     if served {
         return Ok(());
     }

@@ -78,6 +78,7 @@ impl Held {
             key: self.key.clone(),
             digest: self.digest,
             step,
+            at: self.now,
             expires: self.now.plus(KEPT_SECONDS),
         }
     }
@@ -152,7 +153,9 @@ impl Step for Idempotency {
             let mut request = again(&request, &arrived);
             request.extensions_mut().insert(held.clone());
             let response = if config.in_stack {
-                config.settled_within(&held, next.clone().run(request)).await?
+                config
+                    .settled_within(&held, next.clone().run(request))
+                    .await?
             } else {
                 self.clone()
                     .detached(held.clone(), running, request, next.clone())
@@ -279,8 +282,7 @@ impl Config {
     ) -> Result<Response<Body>, E> {
         let response = run.await?;
         let extensions = response.extensions();
-        let done =
-            extensions.get::<Settled>().is_some() || extensions.get::<KeyTaken>().is_some();
+        let done = extensions.get::<Settled>().is_some() || extensions.get::<KeyTaken>().is_some();
         if done || response.status().is_server_error() {
             return Ok(response);
         }

@@ -1,7 +1,28 @@
-//! layers
+//! The stack: one step a question, each in a file or folder of its own.
+//!
+//! | step | question | leaves in the extensions |
+//! |---|---|---|
+//! | [`arrive`] | which row is it? | [`arrive::Arrived`] |
+//! | [`authenticate`] | who is calling? | [`Caller`](crate::protocol::caller::Caller) |
+//! | [`admit`] | is it a request that we serve? | |
+//! | [`record`] | is it written down? | |
+//! | [`grant`] | may it still act for them? | [`Grant`](crate::protocol::grant::Grant) |
+//! | [`validate`] | is it well-formed? | |
+//! | [`idempotency`] | has this happened already? | [`idempotency::Held`] |
+//! | [`decision`] | auto, ask or forbid? | [`decision::Decided`] |
+//!
+//! A step is a [`step::Step`]; steps compose into one [`step::Stack`], which is a [`tower::Layer`].
+
 pub mod admit;
 pub mod arrive;
+pub mod authenticate;
 pub mod body;
 pub mod context;
+pub mod decision;
+#[cfg(feature = "axum")]
+mod extract;
+pub mod grant;
+pub mod idempotency;
+pub mod record;
 pub mod step;
 pub mod validate;

@@ -58,10 +58,6 @@ impl Recorder {
         }))
     }
 
-    pub(crate) fn gateway(&self) -> &Subject {
-        &self.0.gateway
-    }
-
     /// Records the refusal and renders it; 503 when it cannot be recorded.
     pub(crate) async fn refuse(
         &self,
@@ -96,13 +92,7 @@ impl Recorder {
         let place = self
             .place(row.op, arrived.id(), refusal.sub.as_deref())
             .await?;
-        let mut entry = Entry::new(
-            place.subject,
-            self.0.clock.now(),
-            row.op,
-            decision,
-            caller,
-        );
+        let mut entry = Entry::new(place.subject, self.0.clock.now(), row.op, decision, caller);
         entry.listing_id = place.listing_id;
         entry.offer_id = place.offer_id;
         let unit = Unit {

@@ -28,7 +28,7 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Its body.
-    pub body: Value,
+    pub body: Parked,
     /// Whose approval is asked for.
     pub seller: String,
     /// Who asked.
@@ -39,6 +39,18 @@ pub struct Approval {
     pub created_at: Timestamp,
     /// When silence becomes a decline (INV-2).
     pub expires_at: Timestamp,
+}
+
+/// The body of a parked action. It may hold proposed terms, so it has no telling `Debug`; it is erased with the
+/// approval's end.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parked(pub(crate) Value);
+
+impl std::fmt::Debug for Parked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Parked")
+    }
 }
 
 /// The caller of a parked action.

@@ -81,7 +81,9 @@ impl Decision {
                 approval_id,
                 expires_in,
                 ..
-            } => format!("ask;approval_id=\"{approval_id}\";expires_in={expires_in};on_timeout=deny"),
+            } => {
+                format!("ask;approval_id=\"{approval_id}\";expires_in={expires_in};on_timeout=deny")
+            }
             Decision::Forbid {
                 action,
                 reason,
@@ -268,7 +270,13 @@ fn subject(
     if row.side == Side::Seller && grant.is_none() {
         return Err(no_grant());
     }
-    let present = |there: bool| if there { Ok(()) } else { Err(Refusal::not_found()) };
+    let present = |there: bool| {
+        if there {
+            Ok(())
+        } else {
+            Err(Refusal::not_found())
+        }
+    };
     match row.op {
         Op::GetOffer | Op::CounterOffer | Op::AcceptOffer | Op::DeclineOffer => {
             let offer = facts.offer.as_ref().ok_or_else(Refusal::not_found)?;
@@ -306,7 +314,10 @@ fn subject(
             present(grant.is_some_and(|g| g.sub == deal.seller)).map(|()| Acting::Seller)
         }
         Op::GetApproval => {
-            let asker = facts.approval.as_ref().map(|a| a.asked_by.operator.as_str());
+            let asker = facts
+                .approval
+                .as_ref()
+                .map(|a| a.asked_by.operator.as_str());
             present(asker == Some(caller.operator.as_str())).map(|()| Acting::Other)
         }
         Op::SignContract | Op::UpdateAccount | Op::CreateListing => Ok(Acting::Seller),
@@ -347,7 +358,9 @@ fn scope(
         TierRule::Ask | TierRule::Grant => row.verb.and_then(Verb::scope),
     };
     let Some((scope, grant)) = granted_tier.zip(grant) else {
-        return Err(forbidden("this action has no scope that a seller could grant"));
+        return Err(forbidden(
+            "this action has no scope that a seller could grant",
+        ));
     };
     if !grant.has_scope(scope) {
         return Err(forbidden(
@@ -466,9 +479,8 @@ fn waiting(offer: &Offer, approved: bool, now: Timestamp) -> Result<(), Refusal>
 /// A listing takes offers while it is active or reserved, within its availability.
 fn on_sale(facts: &Facts, now: Timestamp) -> Result<(), Refusal> {
     let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
-    let out = |message| {
-        Err(Refusal::forbid(Reason::NotInScope, message).listing(&*listing.listing_id))
-    };
+    let out =
+        |message| Err(Refusal::forbid(Reason::NotInScope, message).listing(&*listing.listing_id));
     match listing.state_at(now) {
         ListingState::Active | ListingState::Reserved { .. } => {}
         ListingState::Draft => return out("the listing is not for sale yet"),
@@ -476,10 +488,16 @@ fn on_sale(facts: &Facts, now: Timestamp) -> Result<(), Refusal> {
         ListingState::Withdrawn => return out("the listing was withdrawn"),
     }
     let terms = listing.terms.as_ref().map(|t| &t.public);
-    if terms.and_then(|t| t.available_until).is_some_and(|end| end <= now) {
+    if terms
+        .and_then(|t| t.available_until)
+        .is_some_and(|end| end <= now)
+    {
         return out("the listing is past its available_until");
     }
-    if terms.and_then(|t| t.available_from).is_some_and(|from| now < from) {
+    if terms
+        .and_then(|t| t.available_from)
+        .is_some_and(|from| now < from)
+    {
         return out("the listing is not available before its available_from");
     }
     Ok(())
@@ -518,12 +536,7 @@ fn meets(required: &BuyerRequirements, caller: &Caller) -> bool {
 
 /// The budget of below-floor answers (R18). Once a count is exhausted every price is refused, so that the refusal
 /// itself says nothing of the floor.
-fn budget(
-    acting: Acting,
-    facts: &Facts,
-    policy: &Policy,
-    now: Timestamp,
-) -> Result<(), Refusal> {
+fn budget(acting: Acting, facts: &Facts, policy: &Policy, now: Timestamp) -> Result<(), Refusal> {
     if facts.listing.as_ref().is_none_or(|l| l.terms.is_none()) {
         return Ok(());
     }
@@ -552,7 +565,11 @@ fn budget(
 fn exhausted(count: &[Timestamp], limit: u32, window: i64, now: Timestamp) -> Option<Timestamp> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let over = count.len().checked_sub(limit)?;
-    Some(count.get(over).map_or(now.plus(window), |at| at.plus(window)))
+    Some(
+        count
+            .get(over)
+            .map_or(now.plus(window), |at| at.plus(window)),
+    )
 }
 
 /// Currency, options, what is superseded, the checkout (R19, R20).
@@ -573,9 +590,9 @@ fn deal_terms(
     match &facts.requested {
         Requested::Nothing => Ok(()),
         Requested::Price(price) => in_currency(price),
-        Requested::Listing(new) if !policy.term_sets.contains(&new.term_set) => {
-            invalid("this marketplace does not enforce that term_set; see config.term_sets of its profile")
-        }
+        Requested::Listing(new) if !policy.term_sets.contains(&new.term_set) => invalid(
+            "this marketplace does not enforce that term_set; see config.term_sets of its profile",
+        ),
         Requested::Listing(_) => Ok(()),
         Requested::Offer(new) => {
             options(&new.deal_terms, facts)?;
@@ -604,7 +621,9 @@ fn options(terms: &DealTerms, facts: &Facts) -> Result<(), Refusal> {
     let listed = &listed.public;
     let fulfillment = listed.fulfillment_options.iter().any(|option| {
         option.method_type == terms.fulfillment.method_type
-            && option.option_ids.contains(&terms.fulfillment.selected_option_id)
+            && option
+                .option_ids
+                .contains(&terms.fulfillment.selected_option_id)
     });
     if !fulfillment {
         return Err(Refusal::forbid(
@@ -612,7 +631,10 @@ fn options(terms: &DealTerms, facts: &Facts) -> Result<(), Refusal> {
             "the fulfillment option is not among the listing's fulfillment_options",
         ));
     }
-    if !listed.payment_terms.contains(&terms.payment.selected_term_id) {
+    if !listed
+        .payment_terms
+        .contains(&terms.payment.selected_term_id)
+    {
         return Err(Refusal::forbid(
             Reason::TermsInvalid,
             "the payment term is not among the listing's payment_terms",
@@ -653,10 +675,11 @@ fn redeemable(
     let (Some(offer), Some(listing)) = (&facts.offer, &facts.listing) else {
         return Err(Refusal::not_found());
     };
-    let refuse = |reason, message| {
-        Err(Refusal::forbid(reason, message).offer(&*checkout.offer_id))
-    };
-    let redeemed = offer.acceptance.as_ref().is_some_and(|a| a.deal_id.is_some());
+    let refuse = |reason, message| Err(Refusal::forbid(reason, message).offer(&*checkout.offer_id));
+    let redeemed = offer
+        .acceptance
+        .as_ref()
+        .is_some_and(|a| a.deal_id.is_some());
     if redeemed {
         return refuse(Reason::OfferReplayed, "this checkout was already redeemed");
     }
@@ -665,9 +688,10 @@ fn redeemable(
     }
     match listing.state_at(now) {
         ListingState::Reserved { offer_id, .. } if offer_id == checkout.offer_id => Ok(()),
-        ListingState::Withdrawn => {
-            refuse(Reason::NotInScope, "the seller withdrew the listing on the marketplace")
-        }
+        ListingState::Withdrawn => refuse(
+            Reason::NotInScope,
+            "the seller withdrew the listing on the marketplace",
+        ),
         _ => refuse(
             Reason::NotInScope,
             "the listing is no longer held for this checkout",

@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{money::Money, terms::{PublicTerms, hash_of}, time::Timestamp};
+use super::{
+    money::Money,
+    terms::{PublicTerms, hash_of},
+    time::Timestamp,
+};
 
 /// A listing as stored. What agents see is [`Listing::view`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -89,7 +89,9 @@ impl Tiers {
 
     /// All offered scopes.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &ScopePolicy)> {
-        self.0.iter().map(|(scope, policy)| (scope.as_str(), policy))
+        self.0
+            .iter()
+            .map(|(scope, policy)| (scope.as_str(), policy))
     }
 
     /// The tier that holds for `scope` (R15): the grant's where it is allowed, else the stricter of the grant's and
@@ -120,7 +122,9 @@ impl Tiers {
                 ));
             }
             if policy.allowed_tiers.is_empty() {
-                return Err(format!("tiers: `{scope}` allows no tier; withhold it instead"));
+                return Err(format!(
+                    "tiers: `{scope}` allows no tier; withhold it instead"
+                ));
             }
             if !policy.allowed_tiers.contains(&policy.default_tier) {
                 return Err(format!(

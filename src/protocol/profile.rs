@@ -5,11 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{
-    UCP_VERSION, VERSION,
-    policy::Policy,
-    schema,
-};
+use super::{UCP_VERSION, VERSION, policy::Policy, schema};
 use crate::wire::{crypto::Provider, jwk::Keys};
 
 /// What an operator answers for: `config` of `dev.rctp.operator` (binding 1), or what an OAuth client's registration

@@ -14,8 +14,9 @@ use super::{
 };
 use crate::wire::{
     digest::sha256,
-    jcs, jws,
+    jcs,
     jwk::{Keys, SigningKey},
+    jws,
 };
 
 /// The `typ` of the gateway's JWS over an entry.
@@ -244,7 +245,9 @@ pub fn verify_chain(entries: &[Value], keys: &Keys) -> Result<String, Broken> {
             return Err(broken("its seq is not its place in the chain"));
         }
         if body.get("prev_hash").and_then(Value::as_str) != Some(prev_hash.as_str()) {
-            return Err(broken("its prev_hash is not the hash of the entry before it"));
+            return Err(broken(
+                "its prev_hash is not the hash of the entry before it",
+            ));
         }
         let parsed = jws::Compact::parse(&jws).map_err(|_| broken("its JWS is malformed"))?;
         let key = parsed

@@ -114,7 +114,9 @@ fn compile(files: &[(&'static str, Value)]) -> HashMap<&'static str, Validator> 
     for (id, resource) in resources {
         registry = registry.add(id, resource).expect("ids are URIs");
     }
-    let registry = registry.prepare().expect("references resolve among the files");
+    let registry = registry
+        .prepare()
+        .expect("references resolve among the files");
     files
         .iter()
         .map(|(name, schema)| {

@@ -122,9 +122,7 @@ impl PrivateTerms {
         let stored: StoredPrivate = serde_json::from_slice(bytes).ok()?;
         Some(Self {
             floor: stored.floor.map(Floor),
-            salt: crate::wire::from_base64url(&stored.salt)?
-                .try_into()
-                .ok()?,
+            salt: crate::wire::from_base64url(&stored.salt)?.try_into().ok()?,
         })
     }
 

@@ -13,10 +13,8 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use http::StatusCode;
 
-pub use memory::MemoryStore;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteError, SqliteStore};
-
+// SQLITE
 use crate::{
     protocol::{
         record::{Entry, Seal, Sealed, Subject},
@@ -24,6 +22,7 @@ use crate::{
     },
     wire::digest::Sha256,
 };
+pub use memory::MemoryStore;
 
 /// A boxed future, so that [`Store`] can be an object.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

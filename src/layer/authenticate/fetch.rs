@@ -103,8 +103,7 @@ mod https {
     use bytes::BytesMut;
     use reqwest::{
         dns::{Addrs, Name, Resolve, Resolving},
-        header,
-        redirect,
+        header, redirect,
     };
 
     use super::*;
@@ -224,8 +223,7 @@ mod https {
             let dev = self.dev;
             Box::pin(async move {
                 let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-                let allowed: Vec<SocketAddr> =
-                    found.filter(|a| may_connect(a.ip(), dev)).collect();
+                let allowed: Vec<SocketAddr> = found.filter(|a| may_connect(a.ip(), dev)).collect();
                 if allowed.is_empty() {
                     return Err(special_use().into());
                 }
@@ -242,15 +240,46 @@ mod tests {
     #[test]
     fn no_profile_comes_from_a_special_use_address() {
         for address in [
-            "0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.16.0.1",
-            "192.0.0.8", "192.0.2.1", "192.168.1.1", "198.18.0.1", "198.51.100.1", "203.0.113.9",
-            "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "::ffff:10.0.0.1",
-            "::ffff:127.0.0.1", "64:ff9b::a00:1", "100::1", "2001::1", "2001:db8::1", "2002:a00:1::",
-            "3fff::1", "fc00::1", "fe80::1", "fec0::1", "ff02::1", "5f00::1",
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "172.16.0.1",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.51.100.1",
+            "203.0.113.9",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:10.0.0.1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::a00:1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:a00:1::",
+            "3fff::1",
+            "fc00::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "5f00::1",
         ] {
             assert!(!may_connect(address.parse().unwrap(), false), "{address}");
         }
-        for address in ["1.1.1.1", "100.128.0.1", "198.20.0.1", "2606:4700::1111", "2a00::1"] {
+        for address in [
+            "1.1.1.1",
+            "100.128.0.1",
+            "198.20.0.1",
+            "2606:4700::1111",
+            "2a00::1",
+        ] {
             assert!(may_connect(address.parse().unwrap(), false), "{address}");
         }
     }
@@ -263,7 +292,12 @@ mod tests {
         }
         assert!(!may_connect("10.0.0.1".parse().unwrap(), true));
         assert!(allowed_url("http://127.0.0.1:8080/p", true).is_ok());
-        for refused in ["http://127.0.0.1:8080/p", "http://a.example/", "ftp://a.example/", "x"] {
+        for refused in [
+            "http://127.0.0.1:8080/p",
+            "http://a.example/",
+            "ftp://a.example/",
+            "x",
+        ] {
             assert!(allowed_url(refused, false).is_err(), "{refused}");
         }
         assert!(allowed_url("http://a.example/", true).is_err());

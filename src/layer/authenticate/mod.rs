@@ -184,7 +184,8 @@ pub(crate) struct Bearer {
     pub(crate) introspection: Option<Introspection>,
 }
 
-/// The step. Made by the builder, or by [`Authenticate::builder`](super::builder) for use alone.
+/// The step. Made by [`Rctp`](crate::Rctp), or by
+/// [`authenticate_alone`](crate::RctpBuilder::authenticate_alone).
 #[derive(Clone)]
 pub struct Authenticate(Arc<Config>);
 
@@ -199,6 +200,12 @@ pub(crate) struct Config {
     /// Where refusals of proven callers are written (R30).
     pub(crate) recorder: Option<Recorder>,
     pub(crate) body_limit: usize,
+}
+
+impl Authenticate {
+    pub(crate) fn new(config: Config) -> Self {
+        Self(Arc::new(config))
+    }
 }
 
 impl Step for Authenticate {
@@ -340,15 +347,13 @@ impl Config {
         if profile.keys.get(&keyid).is_none() {
             profile = self.profiles.refreshed(url, now).await.map_err(unusable)?;
         }
-        let key = profile
-            .keys
-            .get(&keyid)
-            .ok_or_else(|| unknown("keyid is not the kid of a usable key in the operator's profile"))?;
+        let key = profile.keys.get(&keyid).ok_or_else(|| {
+            unknown("keyid is not the kid of a usable key in the operator's profile")
+        })?;
         // 4. Signature, coverage, time, digest.
         let authority = self.authority(parts, arrived)?;
         let uri = arrived.uri();
-        let message =
-            Message::request(&parts.method, authority, uri.path(), uri.query(), headers);
+        let message = Message::request(&parts.method, authority, uri.path(), uri.query(), headers);
         let body = (!arrived.body().is_empty()).then_some(arrived.hash());
         let covered = presented
             .verify(&message, key, &self.policy, body, now.secs())
@@ -458,12 +463,17 @@ impl Config {
         };
         caller.roles = operator.roles().to_vec();
         let named = ucp_agent(headers);
-        if !matches!(&named, Ok(None)) && !matches!(&named, Ok(Some(url)) if *url == caller.operator)
+        if !matches!(&named, Ok(None))
+            && !matches!(&named, Ok(Some(url)) if *url == caller.operator)
         {
             let refusal = unknown("UCP-Agent names another profile than the credential's");
             return Err(proven(refusal, &caller));
         }
-        caller.duties = Some(self.duties(operator, now).await.map_err(|r| proven(r, &caller))?);
+        caller.duties = Some(
+            self.duties(operator, now)
+                .await
+                .map_err(|r| proven(r, &caller))?,
+        );
         Ok(caller)
     }
 
@@ -492,9 +502,8 @@ impl Config {
 
 /// 401 without a proven caller: `grant_invalid` on the seller's rows, else `operator_unknown` (S1).
 fn unauthenticated(row: Option<&Operation>, message: &'static str) -> Refusal {
-    let sellers = row.is_some_and(|row| {
-        row.side == Side::Seller || row.verb.and_then(Verb::scope).is_some()
-    });
+    let sellers =
+        row.is_some_and(|row| row.side == Side::Seller || row.verb.and_then(Verb::scope).is_some());
     if sellers {
         Refusal::forbid(Reason::GrantInvalid, message)
     } else {

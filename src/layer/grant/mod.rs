@@ -16,7 +16,7 @@ pub mod introspection;
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 
 use self::introspection::Introspect;
 use super::{
@@ -64,7 +64,7 @@ impl Step for CheckGrant {
         next: N,
     ) -> Result<Response<Body>, N::Error> {
         let row = request.extensions().get::<Arrived>().and_then(Arrived::row);
-        match self.0.check(&request, row).await {
+        match self.0.check(request.extensions(), row).await {
             Ok(grant) => {
                 if let Some(grant) = grant {
                     request.extensions_mut().insert(grant);
@@ -79,12 +79,13 @@ impl Step for CheckGrant {
 impl Config {
     async fn check(
         &self,
-        request: &Request<Body>,
+        extensions: &Extensions,
         row: Option<&'static Operation>,
     ) -> Result<Option<Grant>, Refusal> {
-        let extensions = request.extensions();
         let caller = extensions.get::<Caller>().ok_or_else(|| {
-            tracing::error!("the grant layer found no Caller; put the authentication layer outside it");
+            tracing::error!(
+                "the grant layer found no Caller; put the authentication layer outside it"
+            );
             Refusal::unavailable("this service is put together wrongly; nothing was executed")
         })?;
         let now = self.clock.now();

@@ -1,0 +1,5 @@
+//! The agent's side.
+
+mod signer;
+
+pub use signer::{SignError, Signer};

@@ -1,0 +1,287 @@
+//! What a handler gets: the decision, the facts it was made on, and the one way to carry it out.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use http::Response;
+use serde::Serialize;
+
+use crate::{
+    layer::{
+        arrive::refuse,
+        body::Body,
+        context::Ids,
+        idempotency::{Held, KeyTaken, Settled, stored},
+    },
+    protocol::{
+        caller::Caller,
+        decision::{Decision, Facts, HEADER},
+        grant::Grant,
+        operation::Operation,
+        policy::Policy,
+        record::{Entry, Seal},
+        refusal::Refusal,
+        time::Timestamp,
+    },
+    store::{
+        Claim, ClaimStep, CommitError, Key, Kind, Put, Store, StoreError, StoredResponse, Unit,
+        Version, WindowCheck,
+    },
+    wire::jwk::SigningKey,
+};
+
+/// A decision to carry out, in the request's extensions. A handler that finds none must refuse.
+///
+/// A handler of a writing operation ends with [`Decided::commit`], once: decision, record, response and effect land
+/// together. It may be run again with fresh facts when the commit lost a race, so it does nothing else that lasts.
+#[derive(Clone)]
+pub struct Decided(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) row: &'static Operation,
+    pub(crate) caller: Caller,
+    pub(crate) grant: Option<Grant>,
+    pub(crate) facts: Facts,
+    pub(crate) versions: HashMap<Key, Version>,
+    pub(crate) windows: Vec<WindowCheck>,
+    /// The entry for the decision; handlers may complete it.
+    pub(crate) entry: Option<Entry>,
+    pub(crate) held: Option<Held>,
+    pub(crate) now: Timestamp,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) seal: Arc<dyn Seal>,
+    pub(crate) key: SigningKey,
+    pub(crate) issuer: Arc<str>,
+    pub(crate) ids: Arc<dyn Ids>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) end: Mutex<End>,
+}
+
+/// What became of the commit; the slot through which a conflict is signalled, whatever the handler answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing was committed.
+    Open,
+    /// It is done.
+    Committed,
+    /// Decide again.
+    Conflict,
+    /// Look the key up again.
+    KeyTaken,
+    /// The store failed.
+    Failed,
+}
+
+impl fmt::Debug for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decided")
+            .field("operation", &self.0.row.name)
+            .field("caller", &self.0.caller)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Decided {
+    pub(crate) fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// The row of the table.
+    pub fn operation(&self) -> &'static Operation {
+        self.0.row
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> &Caller {
+        &self.0.caller
+    }
+
+    /// The seller's grant, on the seller's side.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.0.grant.as_ref()
+    }
+
+    /// What was read to decide.
+    pub fn facts(&self) -> &Facts {
+        &self.0.facts
+    }
+
+    /// The point in time that the decision was made for.
+    pub fn now(&self) -> Timestamp {
+        self.0.now
+    }
+
+    /// The marketplace's policy.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// The store, for reads beyond the facts.
+    pub fn store(&self) -> &dyn Store {
+        &*self.0.store
+    }
+
+    /// The gateway's signing key.
+    pub(crate) fn key(&self) -> &SigningKey {
+        &self.0.key
+    }
+
+    /// The gateway's public URL, as `iss`.
+    pub(crate) fn issuer(&self) -> &str {
+        &self.0.issuer
+    }
+
+    /// A new id.
+    ///
+    /// # Errors
+    /// 503 when there is no randomness.
+    pub fn id(&self, prefix: &str) -> Result<String, Refusal> {
+        self.0.ids.id(prefix, self.0.now).map_err(no_randomness)
+    }
+
+    /// 128 random bits in base64url.
+    ///
+    /// # Errors
+    /// 503 when there is no randomness.
+    pub fn nonce(&self) -> Result<String, Refusal> {
+        let random = self.0.ids.random().map_err(no_randomness)?;
+        Ok(crate::wire::base64url(&random))
+    }
+
+    /// A document to write in the unit, on the condition that it is as it was read; one that was not read must be
+    /// new.
+    pub fn put<T: Serialize>(
+        &self,
+        kind: Kind,
+        id: &str,
+        parent: Option<&str>,
+        due: Option<Timestamp>,
+        value: &T,
+    ) -> Put {
+        let body = serde_json::to_vec(value).expect("our documents serialise");
+        self.put_bytes(kind, id, parent, due, body.into())
+    }
+
+    pub(crate) fn put_bytes(
+        &self,
+        kind: Kind,
+        id: &str,
+        parent: Option<&str>,
+        due: Option<Timestamp>,
+        body: Bytes,
+    ) -> Put {
+        let key = Key::new(kind, id);
+        Put {
+            expected: self.0.versions.get(&key).copied().unwrap_or(0),
+            key,
+            parent: parent.map(str::to_owned),
+            due,
+            body,
+        }
+    }
+
+    /// Commits the effect: `change` adds to a unit that already holds the decision's entry (first), the conditions of
+    /// everything that was read, and the request's key; `response` is stored with it and returned, with
+    /// `RCTP-Decision: auto`.
+    ///
+    /// # Errors
+    /// [`CommitError::Conflict`] when it lost a race: return anything, the decision is made again. Otherwise nothing
+    /// was done either, and the decision layer answers for it.
+    pub async fn commit(
+        &self,
+        change: impl FnOnce(&mut Unit),
+        mut response: Response<Bytes>,
+    ) -> Result<Response<Body>, CommitError> {
+        if self.end() != End::Open {
+            let twice = StoreError("a handler committed twice".into());
+            return Err(CommitError::Store(twice));
+        }
+        let mut unit = self.unit();
+        change(&mut unit);
+        response
+            .headers_mut()
+            .insert(HEADER, Decision::Auto.to_header());
+        unit.claim = self.claim(ClaimStep::Settle(stored(&response)));
+        self.commit_unit(unit).await?;
+        let mut response = response.map(Body::from);
+        response.extensions_mut().insert(Settled);
+        Ok(response)
+    }
+
+    /// The unit that every effect of this decision begins with.
+    pub(crate) fn unit(&self) -> Unit {
+        Unit {
+            read: self
+                .0
+                .versions
+                .iter()
+                .map(|(key, version)| (key.clone(), *version))
+                .collect(),
+            windows: self.0.windows.clone(),
+            entries: self.0.entry.iter().cloned().collect(),
+            ..Unit::default()
+        }
+    }
+
+    pub(crate) fn claim(&self, step: ClaimStep) -> Option<Claim> {
+        self.0.held.as_ref().map(|held| held.claim(step))
+    }
+
+    pub(crate) fn response_claim(
+        &self,
+        step: fn(StoredResponse) -> ClaimStep,
+        response: &Response<Bytes>,
+    ) -> Option<Claim> {
+        self.claim(step(stored(response)))
+    }
+
+    /// Commits, and leaves what came of it in the slot.
+    pub(crate) async fn commit_unit(&self, unit: Unit) -> Result<(), CommitError> {
+        let result = self.0.store.commit(unit, self.0.seal.clone()).await;
+        self.set(match &result {
+            Ok(_) => End::Committed,
+            Err(CommitError::Conflict) => End::Conflict,
+            Err(CommitError::KeyTaken) => End::KeyTaken,
+            Err(CommitError::Store(error)) => {
+                tracing::error!(%error, "nothing was executed");
+                End::Failed
+            }
+        });
+        result.map(drop)
+    }
+
+    /// Commits further changes of a decision whose unit is done: the second half of the simple mode.
+    pub(crate) async fn commit_after(&self, unit: Unit) -> Result<(), CommitError> {
+        self.0
+            .store
+            .commit(unit, self.0.seal.clone())
+            .await
+            .map(drop)
+    }
+
+    pub(crate) fn end(&self) -> End {
+        *self.0.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, end: End) {
+        *self.0.end.lock().unwrap_or_else(PoisonError::into_inner) = end;
+    }
+}
+
+pub(crate) fn no_randomness(error: crate::layer::context::NoRandomness) -> Refusal {
+    tracing::error!(%error, "nothing was executed");
+    Refusal::unavailable("there is no randomness for a new id; nothing was executed")
+}
+
+/// The answer of a commit that found the key taken: Idempotency looks it up again.
+pub(crate) fn key_taken() -> Response<Body> {
+    let mut response = refuse(&Refusal::unavailable(
+        "a request with the same Idempotency-Key is being executed elsewhere; retry with the same key",
+    ));
+    response.extensions_mut().insert(KeyTaken);
+    response
+}

@@ -1,0 +1,366 @@
+//! What is read to decide, and the conditions that it puts on the commit.
+
+use std::collections::HashMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{
+    layer::arrive::Arrived,
+    protocol::{
+        approval::Approval,
+        caller::Caller,
+        deal::{CHECKOUT_TYP, Checkout, Deal},
+        decision::{Facts, NewListing, NewOffer, Requested},
+        grant::Grant,
+        listing::Listing,
+        money::Money,
+        offer::{By, Offer},
+        operation::{FloorRule, Op, Operation},
+        policy::Policy,
+        record::{Subject, SubjectKind},
+        refusal::Refusal,
+        terms::PrivateTerms,
+        time::Timestamp,
+    },
+    store::{Doc, Key, Kind, Store, StoreError, Version, WindowCheck, negotiation_key},
+    wire::{jwk::PublicKey, jws},
+};
+
+/// Everything that was read, as facts and as conditions.
+pub(crate) struct Loaded {
+    pub(crate) facts: Facts,
+    /// The version of every document that was looked for; 0 where there is none.
+    pub(crate) versions: HashMap<Key, Version>,
+    /// The counts that must still hold.
+    pub(crate) windows: Vec<WindowCheck>,
+    /// Where a below-floor answer is counted.
+    pub(crate) counted_in: Vec<String>,
+}
+
+/// Reads the facts of one request.
+pub(crate) struct Reader<'a> {
+    pub(crate) store: &'a dyn Store,
+    pub(crate) row: &'static Operation,
+    pub(crate) arrived: &'a Arrived,
+    pub(crate) body: &'a Value,
+    pub(crate) caller: &'a Caller,
+    pub(crate) grant: Option<&'a Grant>,
+    pub(crate) policy: &'a Policy,
+    /// The gateway's keys, for checkouts.
+    pub(crate) keys: &'a [PublicKey],
+    pub(crate) now: Timestamp,
+}
+
+impl Reader<'_> {
+    pub(crate) async fn read(&self) -> Result<Loaded, Refusal> {
+        let mut loaded = Loaded {
+            facts: Facts {
+                requested: self.requested()?,
+                ..Facts::default()
+            },
+            versions: HashMap::new(),
+            windows: Vec::new(),
+            counted_in: Vec::new(),
+        };
+        self.subject(&mut loaded).await?;
+        if self.row.floor != FloorRule::None {
+            self.counts(&mut loaded).await?;
+        }
+        Ok(loaded)
+    }
+
+    /// The body, which satisfies its schema, as the operation means it.
+    fn requested(&self) -> Result<Requested, Refusal> {
+        fn typed<T: DeserializeOwned>(body: &Value) -> Result<T, Refusal> {
+            T::deserialize(body).map_err(|_| {
+                Refusal::invalid("the body does not have the form that this operation takes")
+            })
+        }
+        Ok(match self.row.op {
+            Op::CreateListing => Requested::Listing(typed::<NewListing>(self.body)?),
+            Op::CreateOffer | Op::CounterOffer => Requested::Offer(typed::<NewOffer>(self.body)?),
+            Op::RepriceListing => Requested::Price(typed::<Money>(&self.body["price"])?),
+            Op::CreateDeal => match self.checkout() {
+                Some(checkout) => Requested::Checkout(Box::new(checkout)),
+                None => Requested::ForgedCheckout,
+            },
+            _ => Requested::Nothing,
+        })
+    }
+
+    /// The claims of the checkout in the body, if it carries the signature of one of our keys.
+    fn checkout(&self) -> Option<Checkout> {
+        let token = self.body.get("checkout")?.as_str()?;
+        let parsed = jws::Compact::parse(token).ok()?;
+        let kid = parsed.kid()?;
+        let key = self.keys.iter().find(|key| key.kid().as_str() == kid)?;
+        let payload = parsed.verify(CHECKOUT_TYP, key).ok()?;
+        serde_json::from_slice(payload).ok()
+    }
+
+    async fn subject(&self, loaded: &mut Loaded) -> Result<(), Refusal> {
+        let id = self.arrived.id().map(str::to_owned);
+        match self.row.op {
+            Op::CreateListing | Op::SignContract | Op::UpdateAccount | Op::RespondApproval => {
+                Ok(())
+            }
+            Op::CreateOffer => self.offered(loaded).await,
+            Op::ListOffers => match listing_of_query(self.arrived)? {
+                Some(id) => self.listing(loaded, id, false).await,
+                None => Err(Refusal::invalid(
+                    "name the listing in the query: GET /offers?listing_id=…",
+                )),
+            },
+            Op::GetOffer | Op::CounterOffer | Op::AcceptOffer | Op::DeclineOffer => {
+                let Some(id) = id else { return Ok(()) };
+                let [offer] = self.load(loaded, [Key::new(Kind::Offer, id)]).await?;
+                loaded.facts.offer = read(offer)?;
+                match loaded.facts.offer.as_ref().map(|o| o.listing_id.clone()) {
+                    Some(listing) => {
+                        self.listing(loaded, listing, self.row.floor != FloorRule::None)
+                            .await
+                    }
+                    None => Ok(()),
+                }
+            }
+            Op::CreateDeal => {
+                let Requested::Checkout(checkout) = &loaded.facts.requested else {
+                    return Ok(());
+                };
+                let keys = [
+                    Key::new(Kind::Offer, &*checkout.offer_id),
+                    Key::new(Kind::Listing, &*checkout.listing_id),
+                    Key::new(Kind::Nonce, &*checkout.nonce),
+                ];
+                let [offer, listing, _nonce] = self.load(loaded, keys).await?;
+                loaded.facts.offer = read(offer)?;
+                loaded.facts.listing = read(listing)?;
+                Ok(())
+            }
+            Op::GetApproval => {
+                let Some(id) = id else { return Ok(()) };
+                let [doc] = self.load(loaded, [Key::new(Kind::Approval, id)]).await?;
+                loaded.facts.approval = read::<Approval>(doc)?;
+                Ok(())
+            }
+            Op::GetDeal | Op::GetDealEvents | Op::PostDealEvent | Op::CommitToShip => {
+                let Some(id) = id else { return Ok(()) };
+                let [doc] = self.load(loaded, [Key::new(Kind::Deal, id)]).await?;
+                loaded.facts.deal = read::<Deal>(doc)?;
+                Ok(())
+            }
+            Op::GetListing
+            | Op::SetListingTerms
+            | Op::RepriceListing
+            | Op::ListQuestions
+            | Op::AskQuestion
+            | Op::AnswerBuyer => match id {
+                Some(id) => {
+                    self.listing(loaded, id, self.row.floor != FloorRule::None)
+                        .await
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn listing(
+        &self,
+        loaded: &mut Loaded,
+        id: String,
+        with_floor: bool,
+    ) -> Result<(), Refusal> {
+        if !with_floor {
+            let [listing] = self.load(loaded, [Key::new(Kind::Listing, id)]).await?;
+            loaded.facts.listing = read::<Listing>(listing)?;
+            return Ok(());
+        }
+        let keys = [
+            Key::new(Kind::Listing, &*id),
+            Key::new(Kind::PrivateTerms, id),
+        ];
+        let [listing, private] = self.load(loaded, keys).await?;
+        loaded.facts.listing = read::<Listing>(listing)?;
+        loaded.facts.private = private_terms(private)?;
+        Ok(())
+    }
+
+    /// The listing that is offered on, the negotiation, and what the offer supersedes.
+    async fn offered(&self, loaded: &mut Loaded) -> Result<(), Refusal> {
+        let Requested::Offer(new) = &loaded.facts.requested else {
+            return Ok(());
+        };
+        let listing_id = new.listing_id.clone().unwrap_or_default();
+        let negotiation = negotiation_key(&listing_id, &self.caller.agent());
+        let supersedes = new.supersedes.clone();
+        let keys = [
+            Key::new(Kind::Listing, &*listing_id),
+            Key::new(Kind::PrivateTerms, listing_id),
+            Key::new(Kind::Negotiation, negotiation),
+        ];
+        let [listing, private, negotiation] = self.load(loaded, keys).await?;
+        loaded.facts.listing = read::<Listing>(listing)?;
+        loaded.facts.private = private_terms(private)?;
+        loaded.facts.negotiation_id = negotiation
+            .map(|doc| String::from_utf8(doc.body.to_vec()))
+            .transpose()
+            .map_err(|_| unreadable("negotiation"))?;
+        if let Some(id) = supersedes {
+            let [old] = self.load(loaded, [Key::new(Kind::Offer, id)]).await?;
+            loaded.facts.supersedes = read::<Offer>(old)?;
+        }
+        Ok(())
+    }
+
+    /// Below-floor answers so far, of whoever names a price here (R18).
+    async fn counts(&self, loaded: &mut Loaded) -> Result<(), Refusal> {
+        let Some(listing) = loaded.facts.listing.as_ref().filter(|l| l.terms.is_some()) else {
+            return Ok(());
+        };
+        let operator = &self.caller.operator;
+        let id = &listing.listing_id;
+        let names = match self.grant {
+            Some(grant) if grant.sub == listing.seller => vec![
+                format!("seller|{}", grant.sub),
+                format!("seller-operator|{id}|{operator}"),
+            ],
+            _ => vec![
+                format!("buyer|{id}|{}", self.caller.agent()),
+                format!("buyer-operator|{id}|{operator}"),
+            ],
+        };
+        let since = self.now.plus(-self.policy.budget.window_seconds());
+        let mut counts = self.store.windows(names.clone(), since).await?.into_iter();
+        loaded.facts.own_count = counts.next().unwrap_or_default();
+        loaded.facts.operator_count = counts.next().unwrap_or_default();
+        let expected = [
+            loaded.facts.own_count.len(),
+            loaded.facts.operator_count.len(),
+        ];
+        loaded.windows = names
+            .iter()
+            .zip(expected)
+            .map(|(window, expected)| WindowCheck {
+                window: window.clone(),
+                since,
+                expected,
+            })
+            .collect();
+        loaded.counted_in = names;
+        Ok(())
+    }
+
+    async fn load<const N: usize>(
+        &self,
+        loaded: &mut Loaded,
+        keys: [Key; N],
+    ) -> Result<[Option<Doc>; N], Refusal> {
+        let docs = self.store.load(keys.to_vec()).await?;
+        let docs: [Option<Doc>; N] = docs
+            .try_into()
+            .map_err(|_| StoreError("load answered another number of documents".into()))?;
+        for (key, doc) in keys.into_iter().zip(&docs) {
+            let version = doc.as_ref().map_or(0, |doc| doc.version);
+            loaded.versions.insert(key, version);
+        }
+        Ok(docs)
+    }
+}
+
+/// The chain that decisions on this request enter (R30). `None` where the subject is not there yet: the operation
+/// that makes it says.
+pub(crate) fn subject(row: &Operation, facts: &Facts, gateway: &Subject) -> Option<Subject> {
+    let negotiation = |id: &str| Subject::new(SubjectKind::Negotiation, id);
+    let by_offer = || {
+        facts
+            .offer
+            .as_ref()
+            .map(|offer| negotiation(&offer.negotiation_id))
+    };
+    match row.op {
+        Op::CreateOffer => facts.negotiation_id.as_deref().map(negotiation),
+        Op::GetOffer | Op::CounterOffer | Op::AcceptOffer | Op::DeclineOffer => by_offer(),
+        // A refused redemption belongs to the negotiation; the deal does not exist.
+        Op::CreateDeal => Some(by_offer().unwrap_or_else(|| gateway.clone())),
+        Op::GetListing
+        | Op::SetListingTerms
+        | Op::RepriceListing
+        | Op::ListQuestions
+        | Op::AskQuestion
+        | Op::AnswerBuyer
+        | Op::ListOffers => facts
+            .listing
+            .as_ref()
+            .map(|l| Subject::new(SubjectKind::Listing, &*l.listing_id)),
+        Op::GetDeal | Op::GetDealEvents | Op::PostDealEvent | Op::CommitToShip => facts
+            .deal
+            .as_ref()
+            .map(|d| Subject::new(SubjectKind::Deal, &*d.deal_id)),
+        Op::CreateListing
+        | Op::GetApproval
+        | Op::RespondApproval
+        | Op::SignContract
+        | Op::UpdateAccount => Some(gateway.clone()),
+    }
+}
+
+/// Whether the caller is known to the subject, so that its refusals may enter the subject's chain (R30).
+pub(crate) fn belongs(caller: &Caller, grant: Option<&Grant>, facts: &Facts) -> bool {
+    let seller = |sub: &str| grant.is_some_and(|g| g.sub == sub);
+    match (&facts.offer, &facts.deal, &facts.listing) {
+        (Some(offer), _, _) => crate::protocol::decision::party(caller, grant, offer)
+            .is_some_and(|by| by == By::Seller || by == By::Buyer),
+        (None, Some(deal), _) => {
+            seller(&deal.seller)
+                || caller.key.as_ref() == Some(&deal.buyer_jkt)
+                || !caller.roles.is_empty()
+        }
+        // A buyer's first offer opens its own negotiation; a grant on another seller's listing does not write there.
+        (None, None, Some(listing)) => grant.is_none() || seller(&listing.seller),
+        (None, None, None) => true,
+    }
+}
+
+fn listing_of_query(arrived: &Arrived) -> Result<Option<String>, Refusal> {
+    let query = arrived.uri().query().unwrap_or_default();
+    let mut found = None;
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "listing_id" if found.is_some() => {
+                return Err(Refusal::invalid("listing_id occurs twice in the query"));
+            }
+            "listing_id" => found = Some(value.into_owned()),
+            "after" | "limit" => {}
+            _ => {
+                return Err(Refusal::invalid(
+                    "the query takes listing_id, after and limit",
+                ));
+            }
+        }
+    }
+    match found {
+        Some(id) if !crate::protocol::operation::is_id(&id) => {
+            Err(Refusal::invalid("listing_id in the query is not an id"))
+        }
+        found => Ok(found),
+    }
+}
+
+fn read<T: DeserializeOwned>(doc: Option<Doc>) -> Result<Option<T>, Refusal> {
+    doc.map(|doc| serde_json::from_slice(&doc.body).map_err(|_| unreadable(doc.key.kind.as_str())))
+        .transpose()
+}
+
+fn private_terms(doc: Option<Doc>) -> Result<Option<PrivateTerms>, Refusal> {
+    // The error carries no text of the parser: it might quote the floor.
+    doc.map(|doc| {
+        PrivateTerms::from_stored(&doc.body).ok_or_else(|| unreadable(doc.key.kind.as_str()))
+    })
+    .transpose()
+}
+
+fn unreadable(kind: &'static str) -> Refusal {
+    tracing::error!(kind, "a stored document is not readable");
+    Refusal::unavailable("a stored document is not readable; nothing was executed")
+}

@@ -1,0 +1,555 @@
+//! Auto, ask or forbid? Reads the facts, decides, and sees the decision carried out (binding 6).
+//!
+//! ```text
+//! facts ─ decide ─ forbid → unit{entry, counted offer, stored response} → commit → refusal
+//!                ─ ask    → unit{entry, approval, stored response}      → commit → 202
+//!                ─ auto   → handler(Decided) → unit{…, its response}    → commit → resource
+//!                               └ lost race: read and decide again, a few times, then 503
+//! ```
+//!
+//! The decision itself is [`decide`], a pure function. A handler finds it as [`Decided`].
+
+mod decided;
+mod facts;
+mod simple;
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+pub use self::{decided::Decided, simple::Simple};
+use self::{
+    decided::{End, Inner, key_taken, no_randomness},
+    facts::{Loaded, Reader, belongs, subject},
+};
+use super::{
+    arrive::{Arrived, refuse},
+    body::Body,
+    context::{Clock, Ids},
+    idempotency::{Held, Settled, stored},
+    record::Recorded,
+    step::{Next, Step},
+    validate::Validated,
+};
+use crate::{
+    protocol::{
+        approval::{self, Approval, ApprovalStatus, Asker, Parked},
+        caller::Caller,
+        decision::{Decision, Facts, HEADER, OnTimeout, Requested, Verdict, decide},
+        grant::Grant,
+        offer::{Offer, OfferState},
+        operation::{Op, Operation},
+        policy::Policy,
+        record::{Entry, Seal, Subject, SubjectKind},
+        refusal::{ProtocolError, Reason, Refusal},
+        time::Timestamp,
+    },
+    store::{ClaimStep, CommitError, Count, Kind, Put, Store, Unit, negotiation_key},
+    wire::jwk::{PublicKey, SigningKey},
+};
+
+/// How often a lost race is decided again before the answer is 503.
+const ATTEMPTS: usize = 16;
+
+/// Marks an answer of a handler that does not serve the operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotServed;
+
+/// The step.
+#[derive(Clone)]
+pub struct Decide(Arc<Config>);
+
+pub(crate) struct Config {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) seal: Arc<dyn Seal>,
+    pub(crate) key: SigningKey,
+    /// Keys that checkouts may be signed with: the current one, and former ones.
+    pub(crate) keys: Vec<PublicKey>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn Ids>,
+    /// The public URL without a trailing slash.
+    pub(crate) public_url: Arc<str>,
+    pub(crate) gateway: Subject,
+}
+
+impl Decide {
+    pub(crate) fn new(config: Config) -> Self {
+        Self(Arc::new(config))
+    }
+}
+
+impl Step for Decide {
+    async fn run<N: Next>(
+        self,
+        request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        let asked = match Asked::of(&request) {
+            Ok(asked) => asked,
+            Err(refusal) => return Ok(refuse(&refusal)),
+        };
+        for _ in 0..ATTEMPTS {
+            let turn = match self.0.turn(&asked).await {
+                Ok(turn) => turn,
+                Err(refusal) => return Ok(refuse(&refusal)),
+            };
+            let decided = match turn {
+                Turn::Answer(response) => return Ok(response),
+                Turn::Again => continue,
+                Turn::Carry(decided) => decided,
+            };
+            let response = next.clone().run(asked.request(&request, &decided)).await?;
+            match finished(asked.row, &decided, response) {
+                Some(response) => return Ok(response),
+                None => continue,
+            }
+        }
+        tracing::warn!(operation = asked.row.name, "too many lost races");
+        Ok(refuse(&Refusal::unavailable(
+            "too many requests change this at once; nothing was executed, retry with the same key",
+        )))
+    }
+}
+
+/// What a request asks, as the outer steps left it.
+struct Asked {
+    row: &'static Operation,
+    arrived: Arrived,
+    body: Arc<Value>,
+    caller: Caller,
+    grant: Option<Grant>,
+    held: Option<Held>,
+}
+
+impl Asked {
+    fn of(request: &Request<Body>) -> Result<Self, Refusal> {
+        let extensions = request.extensions();
+        let wrong = |missing: &str| {
+            tracing::error!(
+                missing,
+                "the decision layer lacks what an outer layer leaves; stack them as Rctp::layer does"
+            );
+            Refusal::unavailable("this service is put together wrongly; nothing was executed")
+        };
+        let arrived = extensions
+            .get::<Arrived>()
+            .ok_or_else(|| wrong("Arrived"))?;
+        let row = arrived.row().ok_or_else(Refusal::not_found)?;
+        let held = extensions.get::<Held>().cloned();
+        if row.writes() && held.is_none() {
+            return Err(wrong("an idempotency key"));
+        }
+        Ok(Self {
+            row,
+            arrived: arrived.clone(),
+            body: extensions
+                .get::<Validated>()
+                .ok_or_else(|| wrong("a validated body"))?
+                .0
+                .clone(),
+            caller: extensions
+                .get::<Caller>()
+                .ok_or_else(|| wrong("Caller"))?
+                .clone(),
+            grant: extensions.get::<Grant>().cloned(),
+            held,
+        })
+    }
+
+    /// The request for the handler, with the decision in its extensions.
+    fn request(&self, request: &Request<Body>, decided: &Decided) -> Request<Body> {
+        let mut copy = Request::new(Body::from(self.arrived.body().clone()));
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.version_mut() = request.version();
+        *copy.headers_mut() = request.headers().clone();
+        *copy.extensions_mut() = request.extensions().clone();
+        copy.extensions_mut().insert(decided.clone());
+        copy
+    }
+}
+
+/// How one turn of deciding ends.
+enum Turn {
+    Answer(Response<Body>),
+    Again,
+    Carry(Decided),
+}
+
+/// The handler's answer, if the turn is over.
+fn finished(
+    row: &'static Operation,
+    decided: &Decided,
+    mut response: Response<Body>,
+) -> Option<Response<Body>> {
+    if response.extensions().get::<NotServed>().is_some() {
+        return Some(refuse(&Refusal::protocol(
+            ProtocolError::NotFound,
+            "this marketplace does not serve this operation",
+        )));
+    }
+    match decided.end() {
+        End::Committed => {
+            response.extensions_mut().insert(Decision::Auto);
+            Some(response)
+        }
+        End::Open if !row.writes() => Some(response),
+        // A refusal that the handler found before it changed anything.
+        End::Open if response.extensions().get::<Refusal>().is_some() => Some(response),
+        End::Open => {
+            tracing::error!(
+                operation = row.name,
+                "the handler neither committed its unit nor runs in the simple mode; wrap it with rctp.simple()"
+            );
+            Some(refuse(&Refusal::unavailable(
+                "the handler of this operation is not bound to its decision",
+            )))
+        }
+        End::Conflict => None,
+        End::KeyTaken => Some(key_taken()),
+        End::Failed => Some(refuse(&Refusal::unavailable(
+            "the store did not answer; nothing was executed",
+        ))),
+    }
+}
+
+impl Config {
+    async fn turn(&self, asked: &Asked) -> Result<Turn, Refusal> {
+        let now = self.clock.now();
+        let reader = Reader {
+            store: &*self.store,
+            row: asked.row,
+            arrived: &asked.arrived,
+            body: &asked.body,
+            caller: &asked.caller,
+            grant: asked.grant.as_ref(),
+            policy: &self.policy,
+            keys: &self.keys,
+            now,
+        };
+        let loaded = reader.read().await?;
+        let verdict = decide(
+            asked.row,
+            &asked.caller,
+            asked.grant.as_ref(),
+            &loaded.facts,
+            &self.policy,
+            now,
+        );
+        match verdict {
+            Verdict::Refuse(refusal) if refusal.reason().is_none() => {
+                // A protocol error is no decision; Idempotency keeps the answer.
+                Ok(Turn::Answer(refuse(&refusal)))
+            }
+            Verdict::Refuse(refusal) => self.forbid(asked, loaded, refusal, now).await,
+            Verdict::Ask { expires_at } => self.park(asked, loaded, expires_at, now).await,
+            Verdict::Auto => Ok(Turn::Carry(self.carry(asked, loaded, now))),
+        }
+    }
+
+    fn carry(&self, asked: &Asked, loaded: Loaded, now: Timestamp) -> Decided {
+        let entry = asked.row.writes().then(|| {
+            let place = subject(asked.row, &loaded.facts, &self.gateway);
+            let place = place.unwrap_or_else(|| self.gateway.clone());
+            self.entry(asked, &loaded.facts, place, Decision::Auto, now)
+        });
+        Decided::new(Inner {
+            row: asked.row,
+            caller: asked.caller.clone(),
+            grant: asked.grant.clone(),
+            facts: loaded.facts,
+            versions: loaded.versions,
+            windows: loaded.windows,
+            entry,
+            held: asked.held.clone(),
+            now,
+            store: self.store.clone(),
+            seal: self.seal.clone(),
+            key: self.key.clone(),
+            issuer: self.public_url.clone(),
+            ids: self.ids.clone(),
+            policy: self.policy.clone(),
+            end: Mutex::new(End::Open),
+        })
+    }
+
+    fn entry(
+        &self,
+        asked: &Asked,
+        facts: &Facts,
+        subject: Subject,
+        decision: Decision,
+        now: Timestamp,
+    ) -> Entry {
+        let mut entry = Entry::new(subject, now, asked.row.op, decision, &asked.caller);
+        entry.listing_id = facts.listing.as_ref().map(|l| l.listing_id.clone());
+        entry.offer_id = facts.offer.as_ref().map(|o| o.offer_id.clone());
+        entry.terms_commitment = facts
+            .listing
+            .as_ref()
+            .and_then(|l| l.terms.as_ref())
+            .map(|t| t.commitment.clone());
+        entry
+    }
+
+    /// A refusal with its entry, its count and its stored response, in one unit.
+    async fn forbid(
+        &self,
+        asked: &Asked,
+        loaded: Loaded,
+        refusal: Refusal,
+        now: Timestamp,
+    ) -> Result<Turn, Refusal> {
+        let Some(decision) = refusal.decision() else {
+            return Ok(Turn::Answer(refuse(&refusal)));
+        };
+        let response = refusal.to_response();
+        let mut unit = self.unit(asked, &loaded, &response);
+        let place = self.place(asked, &loaded, &mut unit, now)?;
+        unit.entries
+            .push(self.entry(asked, &loaded.facts, place, decision, now));
+        if refusal.reason() == Some(Reason::BelowFloor) {
+            let window = self.policy.budget.window_seconds();
+            unit.counts = loaded
+                .counted_in
+                .iter()
+                .map(|name| Count {
+                    window: name.clone(),
+                    at: now,
+                    expires: now.plus(window),
+                })
+                .collect();
+        }
+        self.commit(unit, response).await
+    }
+
+    /// Where a refusal enters: the subject's chain for those who belong to it, else the gateway's. A buyer's first
+    /// offer opens its negotiation, refused or not (binding 5.2).
+    fn place(
+        &self,
+        asked: &Asked,
+        loaded: &Loaded,
+        unit: &mut Unit,
+        now: Timestamp,
+    ) -> Result<Subject, Refusal> {
+        if !belongs(&asked.caller, asked.grant.as_ref(), &loaded.facts) {
+            return Ok(self.gateway.clone());
+        }
+        match (
+            subject(asked.row, &loaded.facts, &self.gateway),
+            &loaded.facts.listing,
+        ) {
+            (Some(subject), _) => Ok(subject),
+            (None, Some(listing)) if asked.row.op == Op::CreateOffer => {
+                let id = self.ids.id("neg", now).map_err(no_randomness)?;
+                unit.put.push(Put {
+                    key: crate::store::Key::new(
+                        Kind::Negotiation,
+                        negotiation_key(&listing.listing_id, &asked.caller.agent()),
+                    ),
+                    expected: 0,
+                    parent: None,
+                    due: None,
+                    body: Bytes::from(id.clone()),
+                });
+                Ok(Subject::new(SubjectKind::Negotiation, id))
+            }
+            (None, _) => Ok(self.gateway.clone()),
+        }
+    }
+
+    /// The conditions, and the request's key settled with `response`.
+    fn unit(&self, asked: &Asked, loaded: &Loaded, response: &Response<Bytes>) -> Unit {
+        Unit {
+            read: loaded
+                .versions
+                .iter()
+                .map(|(key, version)| (key.clone(), *version))
+                .collect(),
+            windows: loaded.windows.clone(),
+            claim: asked
+                .held
+                .as_ref()
+                .map(|held| held.claim(ClaimStep::Settle(stored(response)))),
+            ..Unit::default()
+        }
+    }
+
+    async fn commit(&self, unit: Unit, response: Response<Bytes>) -> Result<Turn, Refusal> {
+        match self.store.commit(unit, self.seal.clone()).await {
+            Ok(_) => {
+                let mut response = response.map(Body::from);
+                response.extensions_mut().insert(Recorded);
+                response.extensions_mut().insert(Settled);
+                Ok(Turn::Answer(response))
+            }
+            Err(CommitError::Conflict) => Ok(Turn::Again),
+            Err(CommitError::KeyTaken) => Ok(Turn::Answer(key_taken())),
+            Err(CommitError::Store(error)) => Err(error.into()),
+        }
+    }
+
+    /// Parks the action exactly as it was asked and answers 202 (binding 6, 7).
+    async fn park(
+        &self,
+        asked: &Asked,
+        loaded: Loaded,
+        expires_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<Turn, Refusal> {
+        let (Some(action), Some(grant)) = (asked.row.verb, &asked.grant) else {
+            return Err(Refusal::not_found());
+        };
+        let id = |prefix| self.ids.id(prefix, now).map_err(no_randomness);
+        let approval_id = id("apr")?;
+        // A listing gets its id when it is asked for, so that its chain begins with the ask.
+        let target = match asked.row.op {
+            Op::CreateListing => Some(id("lst")?),
+            _ => asked.arrived.id().map(str::to_owned),
+        };
+        let place = match (asked.row.op, &target) {
+            (Op::CreateListing, Some(id)) => Subject::new(SubjectKind::Listing, &**id),
+            _ => subject(asked.row, &loaded.facts, &self.gateway)
+                .unwrap_or_else(|| self.gateway.clone()),
+        };
+        let nonce = self.ids.random().map_err(no_randomness)?;
+        let approval = Approval {
+            details: details(
+                &approval_id,
+                &crate::wire::base64url(&nonce),
+                asked.row,
+                &loaded.facts,
+                target.as_deref(),
+                expires_at,
+            ),
+            approval_id,
+            status: ApprovalStatus::Pending,
+            action,
+            operation: asked.row.op,
+            target,
+            body: Parked((*asked.body).clone()),
+            seller: grant.sub.clone(),
+            asked_by: Asker {
+                operator: asked.caller.operator.clone(),
+                agent: asked.caller.agent(),
+                authenticated_by: asked.caller.mechanism,
+            },
+            created_at: now,
+            expires_at,
+        };
+        let decision = Decision::Ask {
+            approval_id: approval.approval_id.clone(),
+            expires_in: now.until(expires_at),
+            on_timeout: OnTimeout::Deny,
+        };
+        let hosted = format!("{}/approve/{}", self.public_url, approval.approval_id);
+        let mut response = json_response(
+            StatusCode::ACCEPTED,
+            &json!({"approval_request": approval.request(&hosted)}),
+        );
+        response.headers_mut().insert(HEADER, decision.to_header());
+        let mut unit = self.unit(asked, &loaded, &response);
+        let mut entry = self.entry(asked, &loaded.facts, place, decision.clone(), now);
+        if asked.row.op == Op::CreateListing {
+            entry.listing_id = approval.target.clone();
+        }
+        unit.entries.push(entry);
+        let listing_id = loaded.facts.listing.as_ref().map(|l| &*l.listing_id);
+        let put = |kind, id: &str, due, body: serde_json::Result<Vec<u8>>| {
+            let key = crate::store::Key::new(kind, id);
+            Put {
+                expected: loaded.versions.get(&key).copied().unwrap_or(0),
+                key,
+                parent: listing_id.map(str::to_owned),
+                due: Some(due),
+                body: Bytes::from(body.expect("our documents serialise")),
+            }
+        };
+        unit.put.push(put(
+            Kind::Approval,
+            &approval.approval_id,
+            expires_at,
+            serde_json::to_vec(&approval),
+        ));
+        if let (Op::AcceptOffer | Op::CounterOffer, Some(offer)) =
+            (asked.row.op, &loaded.facts.offer)
+        {
+            let waiting = Offer {
+                state: OfferState::AwaitingApproval,
+                ..offer.clone()
+            };
+            unit.put.push(put(
+                Kind::Offer,
+                &offer.offer_id,
+                offer.expires_at,
+                serde_json::to_vec(&waiting),
+            ));
+        }
+        let turn = self.commit(unit, response).await?;
+        Ok(match turn {
+            Turn::Answer(mut response) if response.extensions().get::<Settled>().is_some() => {
+                response.extensions_mut().insert(decision);
+                Turn::Answer(response)
+            }
+            turn => turn,
+        })
+    }
+}
+
+/// What the seller approves (R24).
+fn details(
+    approval_id: &str,
+    nonce: &str,
+    row: &Operation,
+    facts: &Facts,
+    target: Option<&str>,
+    expires_at: Timestamp,
+) -> Value {
+    let (kind, id) = match (&facts.offer, &facts.deal) {
+        (Some(offer), _) => ("offer", Some(&*offer.offer_id)),
+        (None, Some(deal)) => ("deal", Some(&*deal.deal_id)),
+        (None, None) => ("listing", target),
+    };
+    let mut details = json!({
+        "type": approval::DETAILS_TYPE,
+        "approval_id": approval_id,
+        "nonce": nonce,
+        "action": row.verb,
+        "subject": {"type": kind, "id": id},
+        "expires_at": expires_at,
+    });
+    match &facts.requested {
+        Requested::Offer(new) => details["deal_terms"] = json!(new.deal_terms),
+        Requested::Price(price) => details["price"] = json!(price),
+        Requested::Listing(new) => details["term_set"] = json!(new.term_set),
+        _ => {}
+    }
+    if row.op == Op::AcceptOffer
+        && let Some(offer) = &facts.offer
+    {
+        details["deal_terms"] = json!(offer.deal_terms);
+    }
+    if row.op == Op::SetListingTerms
+        && let Some(listing) = &facts.listing
+    {
+        details["term_set"] = json!(listing.term_set);
+    }
+    details
+}
+
+/// A JSON response that no cache keeps.
+pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response<Bytes> {
+    let bytes = serde_json::to_vec(body).expect("JSON values serialise");
+    let mut response = Response::new(Bytes::from(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,750 @@
+//! The builder that stacks the layers.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::HeaderValue;
+use serde_json::Value;
+use url::Url;
+
+use crate::{
+    layer::{
+        admit::Admit,
+        arrive::{Arrive, BODY_LIMIT},
+        authenticate::{
+            self, Authenticate, Mechanisms,
+            fetch::{Fetch, allowed_url},
+            operators::{Operators, Profiles},
+            signature_policy,
+        },
+        context::{Clock, Ids, RandomIds, SystemClock},
+        decision::{self, Decide, Simple},
+        grant::{
+            self, CheckGrant,
+            introspection::{Introspect, Introspection},
+        },
+        idempotency::{Idempotency, Reconcile},
+        record::{Record, Recorder},
+        step::Stack,
+        validate::Validate,
+    },
+    protocol::{
+        listing::{ConfirmedTerms, Listing},
+        policy::{Limits, OfferBudget, OfferExpiry, Policy, Tiers},
+        profile,
+        record::{Entry, Seal, SealError, Sealed, Subject, SubjectKind},
+        terms::{PrivateTerms, PublicTerms},
+    },
+    service::market::Market,
+    store::{CommitError, Key, Kind, Put, Store, StoreError, Unit},
+    wire::{
+        crypto::{Provider, default_provider},
+        jwk::{PublicKey, SigningKey},
+        signature::Authority,
+    },
+};
+
+/// The whole stack as one layer.
+pub type RctpLayer = Stack<(
+    Arrive,
+    (
+        Authenticate,
+        (
+            Admit,
+            (Record, (CheckGrant, (Validate, (Idempotency, Decide)))),
+        ),
+    ),
+)>;
+
+/// RCTP, put together: a handle to its layers and services. Cheap to clone.
+#[derive(Clone)]
+pub struct Rctp(Arc<Parts>);
+
+struct Parts {
+    layer: RctpLayer,
+    layered: AtomicBool,
+    authenticate: Authenticate,
+    grant: CheckGrant,
+    idempotency: Idempotency,
+    decide: Decide,
+    store: Arc<dyn Store>,
+    seal: Arc<dyn Seal>,
+    policy: Arc<Policy>,
+    public_url: Arc<str>,
+    keys: Vec<Value>,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Rctp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rctp")
+            .field("public_url", &self.0.public_url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Rctp {
+    /// Begins to put RCTP together.
+    pub fn builder() -> RctpBuilder {
+        RctpBuilder::default()
+    }
+
+    /// The whole stack. It goes around the router, once: `Router::layer` would wrap each route by itself, so use
+    /// [`Rctp::protect`] or `fallback_service(rctp.layer().layer(app))`.
+    pub fn layer(&self) -> RctpLayer {
+        if self.0.layered.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "Rctp::layer was called more than once; it goes around the whole router, once"
+            );
+        }
+        self.0.layer.clone()
+    }
+
+    /// The default handlers, for every operation that the marketplace does not serve itself.
+    pub fn market(&self) -> Market {
+        Market
+    }
+
+    /// The simple mode, around one handler of the marketplace's own; see [`Simple`].
+    pub fn simple(&self) -> Stack<Simple> {
+        Stack::new(Simple)
+    }
+
+    /// The authentication layer alone.
+    pub fn authenticate(&self) -> Stack<Authenticate> {
+        Stack::new(self.0.authenticate.clone())
+    }
+
+    /// The grant layer alone; it needs the authentication layer outside it.
+    pub fn grant(&self) -> Stack<CheckGrant> {
+        Stack::new(self.0.grant.clone())
+    }
+
+    /// The idempotency layer as the stack uses it: the decision layer inside it settles the key.
+    pub fn idempotency(&self) -> Stack<Idempotency> {
+        Stack::new(self.0.idempotency.clone())
+    }
+
+    /// The decision layer alone, with the validation of bodies that it relies on; it needs arrival, authentication,
+    /// grant and idempotency outside it.
+    pub fn decision(&self) -> Stack<(Validate, Decide)> {
+        Stack::new((Validate, self.0.decide.clone()))
+    }
+
+    /// Wraps an axum router from outside, so that everything under the table's first segments is decided.
+    #[cfg(feature = "axum")]
+    pub fn protect(&self, router: axum::Router) -> axum::Router {
+        use tower::Layer;
+        axum::Router::new().fallback_service(self.layer().layer(router))
+    }
+
+    /// The gateway profile, for `GET /.well-known/ucp` (binding 10).
+    pub fn profile(&self) -> Value {
+        let endpoint = format!("{}/", self.0.public_url);
+        profile::gateway(
+            &endpoint,
+            &self.0.policy,
+            &self.0.policy.term_sets,
+            &self.0.keys,
+        )
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// The public URL, without a trailing slash.
+    pub fn public_url(&self) -> &str {
+        &self.0.public_url
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    /// Puts a listing on sale whose terms the seller confirmed on the marketplace's own page: the public ones with
+    /// their commitment, the floor in private. The listing must be new.
+    ///
+    /// # Errors
+    /// [`CommitError::Conflict`] when there is one of this id.
+    pub async fn publish(
+        &self,
+        mut listing: Listing,
+        public: PublicTerms,
+        private: &PrivateTerms,
+    ) -> Result<Listing, CommitError> {
+        listing.terms = Some(ConfirmedTerms {
+            commitment: private.commitment(&public),
+            public,
+        });
+        let put = |kind, body: Vec<u8>| Put {
+            key: Key::new(kind, &*listing.listing_id),
+            expected: 0,
+            parent: None,
+            due: None,
+            body: body.into(),
+        };
+        let unit = Unit {
+            put: vec![
+                put(
+                    Kind::Listing,
+                    serde_json::to_vec(&listing).expect("our documents serialise"),
+                ),
+                put(Kind::PrivateTerms, private.to_stored()),
+            ],
+            ..Unit::default()
+        };
+        self.0.store.commit(unit, self.0.seal.clone()).await?;
+        Ok(listing)
+    }
+
+    /// A chain of the record, whole, for [`verify_chain`](crate::protocol::record::verify_chain).
+    ///
+    /// # Errors
+    /// When the store does not answer, or what it answers is no entry.
+    pub async fn record(&self, subject: &Subject) -> Result<Vec<Value>, StoreError> {
+        const PAGE: usize = 500;
+        let mut entries = Vec::new();
+        loop {
+            let from = entries.len() as u64;
+            let page = self.0.store.chain(subject.clone(), from, PAGE).await?;
+            let last = page.len() < PAGE;
+            for sealed in page {
+                let entry = serde_json::from_slice(&sealed.published)
+                    .map_err(|e| StoreError(format!("a record entry is not readable: {e}")))?;
+                entries.push(entry);
+            }
+            if last {
+                return Ok(entries);
+            }
+        }
+    }
+
+    /// The subject of the gateway's own chain (R30).
+    pub fn gateway_subject(&self) -> Subject {
+        Subject::new(SubjectKind::Gateway, &*self.0.public_url)
+    }
+
+    /// Forgets what is kept no longer: answers after 48 hours, counts after their window. Call it now and then.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn sweep(&self) -> Result<usize, StoreError> {
+        self.0.store.sweep(self.0.clock.now()).await
+    }
+}
+
+/// Puts RCTP together. Required: `public_url`, `operators`, `introspection`, `store`, `signing_key`.
+#[must_use]
+pub struct RctpBuilder {
+    public_url: Option<String>,
+    authorities: Vec<String>,
+    operators: Operators,
+    mechanisms: Mechanisms,
+    introspection: Option<IntrospectionSource>,
+    fetch: Option<Arc<dyn Fetch>>,
+    store: Option<Arc<dyn Store>>,
+    key: Option<SigningKey>,
+    former_keys: Vec<Value>,
+    policy: Policy,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    provider: &'static dyn Provider,
+    reconcile: Option<Arc<dyn Reconcile>>,
+    body_limit: usize,
+    dev: bool,
+}
+
+enum IntrospectionSource {
+    Endpoint(Introspection),
+    Given(Arc<dyn Introspect>),
+}
+
+impl Default for RctpBuilder {
+    fn default() -> Self {
+        Self {
+            public_url: None,
+            authorities: Vec::new(),
+            operators: Operators::default(),
+            mechanisms: Mechanisms::reference(),
+            introspection: None,
+            fetch: None,
+            store: None,
+            key: None,
+            former_keys: Vec::new(),
+            policy: Policy::default(),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            provider: default_provider(),
+            reconcile: None,
+            body_limit: BODY_LIMIT,
+            dev: false,
+        }
+    }
+}
+
+/// RCTP was put together wrongly: names the setting and says what to write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(String);
+
+impl BuildError {
+    fn missing(setting: &str, write: &str) -> Self {
+        Self(format!("{setting} is missing; write {write}"))
+    }
+}
+
+impl From<String> for BuildError {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl RctpBuilder {
+    /// The URL that agents use: https; its host is the `@authority` that signatures must cover, its path a prefix of
+    /// every operation's.
+    pub fn public_url(mut self, url: impl Into<String>) -> Self {
+        self.public_url = Some(url.into());
+        self
+    }
+
+    /// Another host (and port) that agents may address, beside the public URL's (R8).
+    pub fn authority(mut self, authority: impl Into<String>) -> Self {
+        self.authorities.push(authority.into());
+        self
+    }
+
+    /// The onboarded operators.
+    pub fn operators(mut self, operators: Operators) -> Self {
+        self.operators = operators;
+        self
+    }
+
+    /// The mechanisms that are accepted; by default signatures and OAuth.
+    pub fn mechanisms(mut self, mechanisms: Mechanisms) -> Self {
+        self.mechanisms = mechanisms;
+        self
+    }
+
+    /// Where grants are introspected (RFC 7662).
+    pub fn introspection(mut self, introspection: Introspection) -> Self {
+        self.introspection = Some(IntrospectionSource::Endpoint(introspection));
+        self
+    }
+
+    /// Introspects grants in another way than over HTTP.
+    pub fn introspect_with(mut self, introspect: impl Introspect) -> Self {
+        self.introspection = Some(IntrospectionSource::Given(Arc::new(introspect)));
+        self
+    }
+
+    /// Fetches profiles in another way than [`HttpsFetch`](authenticate::fetch).
+    pub fn fetch_with(mut self, fetch: impl Fetch) -> Self {
+        self.fetch = Some(Arc::new(fetch));
+        self
+    }
+
+    /// Where state lives.
+    pub fn store(self, store: impl Store) -> Self {
+        self.shared_store(Arc::new(store))
+    }
+
+    /// Where state lives, shared with the rest of the program.
+    pub fn shared_store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The gateway's key: signs checkouts and record entries, and is published in the gateway profile.
+    pub fn signing_key(mut self, key: SigningKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// A former key, as a public JWK: still published, and checkouts signed with it can be redeemed.
+    pub fn former_key(mut self, jwk: Value) -> Self {
+        self.former_keys.push(jwk);
+        self
+    }
+
+    /// The scopes on offer, with their tiers (binding 3.1).
+    pub fn tiers(mut self, tiers: Tiers) -> Self {
+        self.policy.tiers = tiers;
+        self
+    }
+
+    /// The offer budget (binding 6).
+    pub fn offer_budget(mut self, budget: OfferBudget) -> Self {
+        self.policy.budget = budget;
+        self
+    }
+
+    /// How long offers live (binding 5.2).
+    pub fn offer_expiry(mut self, expiry: OfferExpiry) -> Self {
+        self.policy.expiry = expiry;
+        self
+    }
+
+    /// How long approvals wait and checkouts hold.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.policy.limits = limits;
+        self
+    }
+
+    /// The term sets that are enforced (binding 4.1).
+    pub fn term_sets<I: IntoIterator<Item = S>, S: Into<String>>(mut self, names: I) -> Self {
+        self.policy.term_sets = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The clock; tests move one of their own.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Where ids, nonces and salts come from.
+    pub fn ids(mut self, ids: impl Ids) -> Self {
+        self.ids = Arc::new(ids);
+        self
+    }
+
+    /// The crypto provider that profile keys are verified with.
+    pub fn crypto(mut self, provider: &'static dyn Provider) -> Self {
+        self.provider = provider;
+        self
+    }
+
+    /// Settles executions of the simple mode that never finished (R10).
+    pub fn reconcile(mut self, reconcile: impl Reconcile) -> Self {
+        self.reconcile = Some(Arc::new(reconcile));
+        self
+    }
+
+    /// The limit of a request's body in bytes; 256 KiB by default. More is 413.
+    pub fn body_limit(mut self, bytes: usize) -> Self {
+        self.body_limit = bytes;
+        self
+    }
+
+    /// Development: http and loopback addresses are allowed for profiles, introspection and the public URL.
+    pub fn dev(mut self, dev: bool) -> Self {
+        self.dev = dev;
+        self
+    }
+
+    /// Builds the authentication layer alone: needs `public_url` and `operators`, and `introspection` where OAuth is
+    /// accepted. Without the table it applies to every request that reaches it; refusals are not recorded.
+    ///
+    /// # Errors
+    /// What is missing or wrong, by name.
+    pub fn authenticate_alone(self) -> Result<Stack<Authenticate>, BuildError> {
+        let public = self.public()?;
+        let introspect = match self.introspection {
+            None if !self.mechanisms.accepts_oauth() => None,
+            _ => Some(self.introspect()?),
+        };
+        let step = self.authenticate_step(&public, introspect, None)?;
+        Ok(Stack::new(step))
+    }
+
+    /// Builds the grant layer alone: needs `introspection`. Without the table it requires a seller's grant with
+    /// `scope` on every request; the authentication layer goes outside it.
+    ///
+    /// # Errors
+    /// What is missing or wrong, by name.
+    pub fn grant_alone(self, scope: impl Into<String>) -> Result<Stack<CheckGrant>, BuildError> {
+        Ok(Stack::new(CheckGrant::new(grant::Config {
+            introspect: self.introspect()?,
+            clock: self.clock.clone(),
+            store: None,
+            scope: Some(scope.into()),
+        })))
+    }
+
+    /// Builds the idempotency layer alone, for handlers that know nothing of units: needs `store`. The authentication
+    /// layer goes outside it.
+    ///
+    /// # Errors
+    /// What is missing or wrong, by name.
+    pub fn idempotency_alone(self) -> Result<Stack<Idempotency>, BuildError> {
+        struct NoEntries;
+        impl Seal for NoEntries {
+            fn seal(&self, _: &Entry, _: u64, _: &str) -> Result<Sealed, SealError> {
+                Err(SealError(
+                    "the idempotency layer alone keeps no record".into(),
+                ))
+            }
+        }
+        let store = self.required_store()?;
+        Ok(Stack::new(Idempotency::new(
+            store,
+            Arc::new(NoEntries),
+            self.clock,
+            self.reconcile,
+            false,
+        )))
+    }
+
+    /// Puts everything together.
+    ///
+    /// # Errors
+    /// What is missing or wrong, by name, and what to write.
+    pub fn build(self) -> Result<Rctp, BuildError> {
+        let public = self.public()?;
+        self.policy.tiers.check()?;
+        self.check_numbers()?;
+        let introspect = self.introspect()?;
+        let store = self.required_store()?;
+        let key = self.key.clone().ok_or_else(|| {
+            BuildError::missing(
+                "signing_key",
+                ".signing_key(SigningKey::from_pkcs8_pem(…)?)",
+            )
+        })?;
+        let seal: Arc<dyn Seal> = Arc::new(key.clone());
+        let gateway = Subject::new(SubjectKind::Gateway, &*public.url);
+        let recorder = Recorder::new(
+            store.clone(),
+            seal.clone(),
+            self.clock.clone(),
+            gateway.clone(),
+        );
+        let authenticate =
+            self.authenticate_step(&public, Some(introspect.clone()), Some(recorder.clone()))?;
+        let grant = CheckGrant::new(grant::Config {
+            introspect,
+            clock: self.clock.clone(),
+            store: Some(store.clone()),
+            scope: None,
+        });
+        let idempotency = Idempotency::new(
+            store.clone(),
+            seal.clone(),
+            self.clock.clone(),
+            self.reconcile.clone(),
+            true,
+        );
+        let policy = Arc::new(self.policy.clone());
+        let public_url: Arc<str> = public.url.into();
+        let mut keys = vec![key.public_jwk()];
+        keys.extend(self.former_keys.iter().cloned());
+        let mut verifying = vec![key.public_key().clone()];
+        for jwk in &self.former_keys {
+            let key = PublicKey::from_jwk_with(jwk, self.provider)
+                .map_err(|e| BuildError(format!("former_key is not usable: {e}")))?;
+            verifying.push(key);
+        }
+        let decide = Decide::new(decision::Config {
+            store: store.clone(),
+            seal: seal.clone(),
+            keys: verifying,
+            key,
+            policy: policy.clone(),
+            clock: self.clock.clone(),
+            ids: self.ids.clone(),
+            public_url: public_url.clone(),
+            gateway,
+        });
+        let challenge = self.challenge(&public_url)?;
+        let arrive = Arrive::new(public.prefix, self.body_limit, challenge);
+        let layer = Stack::new((
+            arrive,
+            (
+                authenticate.clone(),
+                (
+                    Admit,
+                    (
+                        Record::new(recorder),
+                        (
+                            grant.clone(),
+                            (Validate, (idempotency.clone(), decide.clone())),
+                        ),
+                    ),
+                ),
+            ),
+        ));
+        Ok(Rctp(Arc::new(Parts {
+            layer,
+            layered: AtomicBool::new(false),
+            authenticate,
+            grant,
+            idempotency,
+            decide,
+            store,
+            seal,
+            policy,
+            public_url,
+            keys,
+            clock: self.clock,
+        })))
+    }
+
+    /// `WWW-Authenticate`, from which OAuth clients find the authorization server (RFC 9728 §5.1).
+    fn challenge(&self, public_url: &str) -> Result<Option<HeaderValue>, BuildError> {
+        if !self.mechanisms.accepts_oauth() {
+            return Ok(None);
+        }
+        let text = format!(
+            "Bearer resource_metadata=\"{public_url}/.well-known/oauth-protected-resource\""
+        );
+        HeaderValue::from_str(&text)
+            .map(Some)
+            .map_err(|_| BuildError("public_url does not fit a header".into()))
+    }
+
+    fn check_numbers(&self) -> Result<(), BuildError> {
+        let Policy {
+            budget,
+            expiry,
+            limits,
+            ..
+        } = &self.policy;
+        let positive = [
+            ("offer_budget.window_hours", budget.window_hours),
+            ("offer_expiry.default_seconds", expiry.default_seconds),
+            ("offer_expiry.max_seconds", expiry.max_seconds),
+            ("limits.approval_seconds", limits.approval_seconds),
+            ("limits.checkout_seconds", limits.checkout_seconds),
+        ];
+        if let Some((name, _)) = positive.into_iter().find(|(_, n)| *n == 0) {
+            return Err(BuildError(format!("{name} is 0; write at least 1")));
+        }
+        if expiry.default_seconds > expiry.max_seconds {
+            return Err(BuildError(
+                "offer_expiry.default_seconds is over max_seconds; lower it".into(),
+            ));
+        }
+        if self.body_limit == 0 {
+            return Err(BuildError("body_limit is 0; write at least 1".into()));
+        }
+        if self.policy.term_sets.is_empty() {
+            return Err(BuildError("term_sets is empty; name at least one".into()));
+        }
+        Ok(())
+    }
+
+    fn public(&self) -> Result<Public, BuildError> {
+        let text = self.public_url.as_deref().ok_or_else(|| {
+            BuildError::missing("public_url", ".public_url(\"https://gateway.example\")")
+        })?;
+        let url = allowed_url(text, self.dev).map_err(|why| format!("public_url: {why}"))?;
+        if url.query().is_some() {
+            return Err(BuildError(
+                "public_url has a query; write scheme, host and path only".into(),
+            ));
+        }
+        let mut authorities = vec![authority_of(&url, text)?];
+        for other in &self.authorities {
+            authorities.push(Authority::new(other, url.scheme()).map_err(|e| {
+                BuildError(format!(
+                    "authority: `{other}` is not a host with a port: {e}"
+                ))
+            })?);
+        }
+        Ok(Public {
+            prefix: url.path().trim_end_matches('/').to_owned(),
+            url: url.as_str().trim_end_matches('/').to_owned(),
+            authorities,
+        })
+    }
+
+    fn introspect(&self) -> Result<Arc<dyn Introspect>, BuildError> {
+        match &self.introspection {
+            Some(IntrospectionSource::Given(introspect)) => Ok(introspect.clone()),
+            Some(IntrospectionSource::Endpoint(settings)) => {
+                settings.check(self.dev)?;
+                #[cfg(feature = "fetch")]
+                return Ok(Arc::new(grant::introspection::HttpIntrospect::new(
+                    settings, self.dev,
+                )?));
+                #[cfg(not(feature = "fetch"))]
+                Err(BuildError(
+                    "introspection over HTTP needs the feature `fetch`; enable it, or write introspect_with(…)".into(),
+                ))
+            }
+            None => Err(BuildError::missing(
+                "introspection",
+                ".introspection(Introspection::endpoint(url).client_secret_basic(id, secret))",
+            )),
+        }
+    }
+
+    fn required_store(&self) -> Result<Arc<dyn Store>, BuildError> {
+        self.store.clone().ok_or_else(|| {
+            BuildError::missing("store", ".store(SqliteStore::open(\"rctp.db\").await?)")
+        })
+    }
+
+    fn authenticate_step(
+        &self,
+        public: &Public,
+        introspect: Option<Arc<dyn Introspect>>,
+        recorder: Option<Recorder>,
+    ) -> Result<Authenticate, BuildError> {
+        self.operators.check(self.dev)?;
+        if self.operators.iter().next().is_none() {
+            return Err(BuildError::missing(
+                "operators",
+                ".operators(Operators::onboarded([\"https://agent.example/.well-known/ucp\"]))",
+            ));
+        }
+        if self.mechanisms.is_empty() {
+            return Err(BuildError(
+                "mechanisms: none is accepted; write Mechanisms::reference()".into(),
+            ));
+        }
+        let fetch = match &self.fetch {
+            Some(fetch) => fetch.clone(),
+            None => self.default_fetch()?,
+        };
+        Ok(Authenticate::new(authenticate::Config {
+            operators: self.operators.clone(),
+            profiles: Profiles::new(fetch, self.provider),
+            mechanisms: self.mechanisms.clone(),
+            introspect,
+            authorities: public.authorities.clone(),
+            policy: signature_policy(),
+            clock: self.clock.clone(),
+            recorder,
+            body_limit: self.body_limit,
+        }))
+    }
+
+    #[cfg(feature = "fetch")]
+    fn default_fetch(&self) -> Result<Arc<dyn Fetch>, BuildError> {
+        let fetch = authenticate::fetch::HttpsFetch::new(self.dev).map_err(|e| e.to_string())?;
+        Ok(Arc::new(fetch))
+    }
+
+    #[cfg(not(feature = "fetch"))]
+    fn default_fetch(&self) -> Result<Arc<dyn Fetch>, BuildError> {
+        Err(BuildError(
+            "fetching profiles needs the feature `fetch`; enable it, or write fetch_with(…)".into(),
+        ))
+    }
+}
+
+/// What the public URL says.
+struct Public {
+    url: String,
+    prefix: String,
+    authorities: Vec<Authority>,
+}
+
+fn authority_of(url: &Url, text: &str) -> Result<Authority, BuildError> {
+    let host = url.host_str().unwrap_or_default();
+    let raw = match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    };
+    Authority::new(&raw, url.scheme())
+        .map_err(|e| BuildError(format!("public_url: `{text}` has no usable host: {e}")))
+}

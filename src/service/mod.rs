@@ -1,0 +1,4 @@
+//! Whole endpoints to mount.
+
+pub mod discovery;
+pub mod market;
