@@ -14,7 +14,8 @@ use bytes::Bytes;
 use http::StatusCode;
 
 #[cfg(feature = "sqlite")]
-// SQLITE
+pub use sqlite::{SqliteError, SqliteOptions, SqliteStore};
+
 use crate::{
     protocol::{
         record::{Entry, Seal, Sealed, Subject},

@@ -1,0 +1,302 @@
+//! The threads: one that writes, and a few that read.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{
+    SqliteError, SqliteOptions, answer,
+    file::{self, File, Opened},
+    query::{execute, get, one, unavailable},
+};
+use crate::store::{BoxFuture, CommitError, StoreError};
+
+/// How many pages of the WAL are written back to the file at a time: SQLite's own default.
+const CHECKPOINT_PAGES: i64 = 1000;
+
+/// The store's threads. They end, with all that waits answered, when this is dropped.
+pub(super) struct Workers {
+    writes: Arc<Queue<Box<dyn Write>>>,
+    reads: Arc<Queue<Read>>,
+    writer: Option<JoinHandle<()>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+type Read = Box<dyn FnOnce(&mut Connection) + Send>;
+
+impl Workers {
+    /// Opens the file on the thread that will write it, so that the caller's is not held up.
+    pub(super) async fn start(path: &Path, options: SqliteOptions) -> Result<Self, SqliteError> {
+        let failed = |reason: String| SqliteError::Other {
+            path: path.to_owned(),
+            reason,
+        };
+        let mut workers = Self {
+            writes: Arc::default(),
+            reads: Arc::default(),
+            writer: None,
+            readers: Vec::new(),
+        };
+        let (opened, wait) = oneshot::channel();
+        let (writes, file) = (workers.writes.clone(), path.to_owned());
+        let writer = move || match file::open(&file, &options) {
+            Ok(Opened {
+                file,
+                writer,
+                readers,
+            }) => {
+                if opened.send(Ok(readers)).is_ok() {
+                    write_all(&writer, &file, &writes, options.max_group);
+                }
+            }
+            Err(error) => {
+                let _ = opened.send(Err(error));
+            }
+        };
+        workers.writer = Some(spawn("rctp-sqlite-write", writer).map_err(failed)?);
+        let readers = wait
+            .await
+            .map_err(|_| failed("its thread panicked".into()))??;
+        for reader in readers {
+            let reads = workers.reads.clone();
+            let reader = spawn("rctp-sqlite-read", move || read_all(reader, &reads));
+            workers.readers.push(reader.map_err(failed)?);
+        }
+        Ok(workers)
+    }
+
+    /// Runs `work` on a thread that reads, in one snapshot.
+    pub(super) fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, StoreError>> {
+        Box::pin(async move {
+            let (done, wait) = oneshot::channel();
+            self.reads.push(Box::new(move |db: &mut Connection| {
+                let snapshot = db.transaction().map_err(unavailable);
+                let _ = done.send(snapshot.and_then(|snapshot| work(&snapshot)));
+            }));
+            answer(wait).await
+        })
+    }
+
+    /// Runs `work` on the thread that writes, and answers once that is durable.
+    pub(super) fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, CommitError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, CommitError>> {
+        Box::pin(async move {
+            let (done, wait) = oneshot::channel();
+            self.writes.push(Box::new(Writing {
+                work: Some(work),
+                done: None,
+                answer: done,
+            }));
+            answer(wait).await
+        })
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // The writer goes last: only a connection that may write can fold the WAL into the file, and the last does.
+        self.reads.close();
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+        self.writes.close();
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
+    let thread = thread::Builder::new().name(name.into()).spawn(body);
+    thread.map_err(|error| error.to_string())
+}
+
+fn read_all(mut db: Connection, reads: &Queue<Read>) {
+    let _ending = CloseOnDrop(reads);
+    loop {
+        let taken = reads.take(1);
+        if taken.is_empty() {
+            return;
+        }
+        for read in taken {
+            // A panic drops the way to answer, so that the caller learns of it.
+            let _ = catch_unwind(AssertUnwindSafe(|| read(&mut db)));
+        }
+    }
+}
+
+fn write_all(db: &Connection, file: &File, writes: &Queue<Box<dyn Write>>, max_group: usize) {
+    let _ending = CloseOnDrop(writes);
+    loop {
+        let mut group = writes.take(max_group.max(1));
+        if group.is_empty() {
+            return;
+        }
+        let committed = transact(db, file, &mut group);
+        if let Err(error) = &committed {
+            tracing::error!(%error, units = group.len(), "a transaction was not committed");
+        }
+        for write in group {
+            write.answer(committed.clone());
+        }
+        if let Err(error) = checkpoint(db) {
+            tracing::warn!(%error, "the WAL was not written back, and grows");
+        }
+    }
+}
+
+fn transact(db: &Connection, file: &File, group: &mut [Box<dyn Write>]) -> Result<(), StoreError> {
+    let run = || {
+        execute(db, "BEGIN IMMEDIATE", [])?;
+        for write in group {
+            write.run(db)?;
+        }
+        file.check()?;
+        execute(db, "COMMIT", [])
+    };
+    let done = run();
+    if !db.is_autocommit() {
+        execute(db, "ROLLBACK", [])?;
+    }
+    done.map(|_| ())
+}
+
+/// Writes the WAL back once it is long enough. SQLite would do it inside COMMIT, before anybody is answered, and would
+/// report its failure as COMMIT's although the transaction is durable.
+fn checkpoint(db: &Connection) -> Result<(), StoreError> {
+    let pages = one(db, "PRAGMA wal_checkpoint(NOOP)", [], |row| get(row, 1))?;
+    if pages >= Some(CHECKPOINT_PAGES) {
+        one(db, "PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Something to do in a transaction, and to answer after it.
+trait Write: Send {
+    /// Does it behind a savepoint. An error is one of the whole transaction.
+    fn run(&mut self, db: &Connection) -> Result<(), StoreError>;
+
+    /// Answers with what came of it if the transaction was committed.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+}
+
+struct Writing<F, T> {
+    work: Option<F>,
+    done: Option<Result<T, CommitError>>,
+    answer: oneshot::Sender<Result<T, CommitError>>,
+}
+
+impl<F, T> Write for Writing<F, T>
+where
+    F: FnOnce(&Connection) -> Result<T, CommitError> + Send,
+    T: Send,
+{
+    fn run(&mut self, db: &Connection) -> Result<(), StoreError> {
+        let Some(work) = self.work.take() else {
+            return Ok(());
+        };
+        execute(db, "SAVEPOINT unit", [])?;
+        let done = catch_unwind(AssertUnwindSafe(|| work(db)));
+        let done = done.unwrap_or_else(|_| Err(StoreError("the commit panicked".into()).into()));
+        if let Err(error) = &done {
+            // Out of space or memory, SQLite may have rolled back everything, the neighbours too.
+            if let CommitError::Store(error) = error
+                && db.is_autocommit()
+            {
+                return Err(error.clone());
+            }
+            execute(db, "ROLLBACK TO unit", [])?;
+        }
+        execute(db, "RELEASE unit", [])?;
+        self.done = Some(done);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let done = match (committed, self.done) {
+            (Ok(()), Some(done)) => done,
+            (Ok(()), None) => Err(StoreError("the commit was not tried".into()).into()),
+            (Err(error), _) => Err(error.into()),
+        };
+        let _ = self.answer.send(done);
+    }
+}
+
+/// What waits for a thread.
+struct Queue<T> {
+    state: Mutex<Waiting<T>>,
+    arrived: Condvar,
+}
+
+struct Waiting<T> {
+    items: VecDeque<T>,
+    closed: bool,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(Waiting {
+                items: VecDeque::new(),
+                closed: false,
+            }),
+            arrived: Condvar::new(),
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Adds an item, or drops it when nobody will take it any more.
+    fn push(&self, item: T) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.items.push_back(item);
+            drop(state);
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Waits for items, and takes at most this many; none when the queue was closed and is empty.
+    fn take(&self, most: usize) -> Vec<T> {
+        let nothing = |state: &mut Waiting<T>| state.items.is_empty() && !state.closed;
+        let state = self.arrived.wait_while(self.lock(), nothing);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let count = state.items.len().min(most);
+        state.items.drain(..count).collect()
+    }
+
+    /// Lets no more items in.
+    fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+        // Nothing can panic while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// However a thread ends, what waits for it must not wait for ever.
+struct CloseOnDrop<'a, T>(&'a Queue<T>);
+
+impl<T> Drop for CloseOnDrop<'_, T> {
+    fn drop(&mut self) {
+        self.0.close();
+        let left = mem::take(&mut self.0.lock().items);
+        drop(left);
+    }
+}
