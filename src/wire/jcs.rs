@@ -6,7 +6,8 @@ use serde_json::Value;
 /// Serialises `value` in canonical form: the bytes to hash or to sign.
 ///
 /// Canonical JSON knows only IEEE 754 doubles. An integer that a double cannot hold would come out as
-/// its neighbour, and two different values would share one form; such integers are refused.
+/// its neighbour, and two different values would share one form; such integers are refused. A number that
+/// is not finite has no JSON form; inside a value it is written as `null`, as `serde_json` writes it.
 ///
 /// # Errors
 ///
@@ -27,7 +28,7 @@ pub fn canonical<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, JcsError> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JcsError {
-    /// The value is no JSON: an infinite or undefined number, or a map whose keys are no strings.
+    /// The value has no JSON form: a number that is not finite, or a map whose keys are no strings.
     #[error("the value has no JSON form; numbers must be finite and keys must be strings")]
     NotJson,
     /// An integer lies outside ±(2^53 − 1) (RFC 8785 §3.2.2.3, RFC 7493 §2.2).
