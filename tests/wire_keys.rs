@@ -2,6 +2,8 @@
 //!
 //! Everything that touches a key runs against every provider in the build.
 
+#![allow(clippy::unwrap_used)]
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};

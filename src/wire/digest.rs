@@ -47,7 +47,7 @@ pub fn check_content_digest(headers: &HeaderMap, hash: &Sha256) -> Result<(), Di
     if line.as_bytes() == field_value(hash) {
         return Ok(());
     }
-    let named = Parser::new(line.as_bytes())
+    let named = Parser::new(line.as_bytes().trim_ascii())
         .parse_dictionary_with_visitor(Sha256Members::default())
         .map_err(|_| DigestError::Malformed)?;
     match named.as_slice() {

@@ -71,19 +71,19 @@ impl<'a> Message<'a> {
         matches!(self.line, Line::Request { query: Some(_), .. })
     }
 
-    /// The signature base (RFC 9421 §2.5). The error is the place of the component, from 0, that has no
-    /// value in this message.
-    pub(super) fn base(&self, input: &Input) -> Result<String, NoValue> {
-        let mut base = String::with_capacity(1024);
-        for (index, component) in input.components.iter().enumerate() {
+    /// The signature base (RFC 9421 §2.5) over these components, `params` being the serialised value of
+    /// `@signature-params`.
+    pub(super) fn base(&self, components: &[Component], params: &str) -> Result<String, NoValue> {
+        let mut base = String::with_capacity(params.len() + 512);
+        for (place, component) in components.iter().enumerate() {
             component.write_identifier(&mut base);
             base.push_str(": ");
             self.write_value(component, &mut base)
-                .ok_or(NoValue(index))?;
+                .ok_or(NoValue(place))?;
             base.push('\n');
         }
         base.push_str("\"@signature-params\": ");
-        input.write(&mut base);
+        base.push_str(params);
         Ok(base)
     }
 
@@ -371,7 +371,7 @@ impl From<HeaderName> for Component {
 #[error("a component is a derived one such as `@method`, or a header's name in lower case")]
 pub struct UnknownComponent;
 
-/// A component, by its place in the list, that has no value in the message.
+/// A component, by its place in the list from 0, that has no value in the message.
 pub(super) struct NoValue(pub(super) usize);
 
 /// What one signature covers, and its parameters, in order: the value of `@signature-params`.
@@ -395,7 +395,6 @@ pub(super) enum Parameter {
 impl Input {
     /// Appends the strict serialisation (RFC 9421 §2.3, RFC 9651 §4.1.1.1).
     pub(super) fn write(&self, out: &mut String) {
-        // The list serialiser looks only at what it writes itself, so the buffer may have content.
         let mut list = ListSerializer::with_buffer(out);
         let mut inner = list.inner_list();
         for component in &self.components {
@@ -450,22 +449,32 @@ pub(super) fn joined<'h>(
     name: &HeaderName,
     limit: usize,
 ) -> Option<Result<Cow<'h, [u8]>, TooLong>> {
-    let mut lines = headers.get_all(name).iter();
-    let first = lines.next()?.as_bytes();
-    let mut text = Cow::Borrowed(first);
+    let mut lines = headers
+        .get_all(name)
+        .iter()
+        .map(|line| trimmed(line.as_bytes()));
+    let mut text = Cow::Borrowed(lines.next()?);
     for line in lines {
         if text.len() > limit {
             break;
         }
         let text = text.to_mut();
         text.extend_from_slice(b", ");
-        text.extend_from_slice(line.as_bytes());
+        text.extend_from_slice(line);
     }
     Some(if text.len() > limit {
         Err(TooLong)
     } else {
         Ok(text)
     })
+}
+
+/// A line without the white space around it (RFC 9110 §5.5); a server has usually taken it off already.
+fn trimmed(mut line: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = line {
+        line = rest;
+    }
+    line
 }
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 //! it was:
 //!
 //! 1. `Signature-Input` and `Signature` are structured fields without a repeated label, and both have the
-//!    label that is asked for ([`Presented::read`]).
+//!    label that is asked for, in the strict serialisation of RFC 9651 ([`Presented::read`]).
 //! 2. The covered components are known, distinct, and carry no parameter other than `key` and `name`. The
 //!    parameters are known, distinct and of their type. (`sf`, `bs`, `tr` and `req` are not supported.)
 //! 3. No header that the policy names, nor `Host`, `Content-Type`, `Content-Digest` or `Authorization`,
@@ -28,6 +28,9 @@
 //! It does not fetch keys, does not remember nonces, and does not know which host the message was meant
 //! for: the caller chooses the [`Authority`], and should choose a configured one rather than a forwarded
 //! header.
+//!
+//! It does not make a signature's bytes an identity either: for an ECDSA signature `(r, s)` anyone can write
+//! another, `(r, n − s)`, that verifies as well. Replays are recognised by what is signed.
 //!
 //! ```
 //! use http::{HeaderMap, HeaderName, Method};

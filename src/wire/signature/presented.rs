@@ -30,7 +30,9 @@ const MAX_COMPONENTS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Presented {
     pub(super) input: Input,
-    pub(super) signature: Vec<u8>,
+    /// The strict serialisation of `input`: the value of `@signature-params`.
+    params: String,
+    signature: Vec<u8>,
 }
 
 impl Presented {
@@ -68,16 +70,29 @@ impl Presented {
             return Err(SignatureError::NoSuchLabel);
         };
 
-        // Base64 can be written in several ways, of which the parser takes all; we take one.
-        let mut written = String::with_capacity(label.len() + 92);
+        // Parsers take some texts that no serialiser writes: spaces, leading zeros, unpadded base64. The
+        // signature would not protect them, so we take only what we would write ourselves.
+        let mut written = String::with_capacity(inputs.len());
         written.push_str(label);
-        written.push_str("=:");
+        written.push('=');
+        let start = written.len();
+        input.write(&mut written);
+        if !contains(&inputs, written.as_bytes()) {
+            return Err(SignatureError::NotStrict);
+        }
+        let params = written.split_off(start);
+
+        written.push(':');
         STANDARD.encode_string(&signature, &mut written);
         written.push(':');
         if !contains(&signatures, written.as_bytes()) {
-            return Err(SignatureError::Malformed);
+            return Err(SignatureError::NotStrict);
         }
-        Ok(Self { input, signature })
+        Ok(Self {
+            input,
+            params,
+            signature,
+        })
     }
 
     /// The `keyid` parameter: what to look the key up by.
@@ -151,7 +166,7 @@ impl Presented {
     /// [`SignatureError::NoValue`] if a component has no value in this message.
     pub fn base(&self, message: &Message<'_>) -> Result<String, SignatureError> {
         message
-            .base(&self.input)
+            .base(&self.input.components, &self.params)
             .map_err(|NoValue(place)| SignatureError::NoValue { place })
     }
 

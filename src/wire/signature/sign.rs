@@ -45,13 +45,14 @@ pub fn sign(
         return Err(SignError::Unwritable);
     }
 
+    let mut input_value = format!("{}=", label.as_str());
+    let start = input_value.len();
+    input.write(&mut input_value);
     let base = message
-        .base(&input)
+        .base(components, &input_value[start..])
         .map_err(|NoValue(place)| SignError::NoValue(components[place].clone()))?;
     let signature = key.sign(base.as_bytes())?;
 
-    let mut input_value = format!("{}=", label.as_str());
-    input.write(&mut input_value);
     let mut signature_value = format!("{}=:", label.as_str());
     STANDARD.encode_string(signature, &mut signature_value);
     signature_value.push(':');

@@ -172,9 +172,14 @@ pub enum SignatureError {
     TooLarge,
     /// A header is no Dictionary of the right form.
     #[error(
-        "Signature-Input must be a Dictionary of Inner Lists of Strings and Signature one of Byte Sequences in canonical base64, with `created` and `expires` as Integers and other parameters as Strings"
+        "Signature-Input must be a Dictionary of Inner Lists of Strings and Signature one of Byte Sequences, with `created` and `expires` as Integers and other parameters as Strings"
     )]
     Malformed,
+    /// A header says the right things in another way than a serialiser writes them.
+    #[error(
+        "Signature and Signature-Input must be in the strict serialisation of RFC 9651: single spaces, no leading zeros, padded base64"
+    )]
+    NotStrict,
     /// A label occurs twice, in one line or several.
     #[error("a label occurs twice in Signature or Signature-Input; each may occur once")]
     RepeatedLabel,
