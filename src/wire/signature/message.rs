@@ -532,8 +532,11 @@ fn query_param(query: &str, name: &str) -> Option<String> {
     found.next().is_none().then_some(value)
 }
 
+/// A field name in lower case. The `http` crate also takes quotes, which are no token (RFC 9110 §5.1).
 fn field_name(name: &str) -> Option<HeaderName> {
-    HeaderName::from_lowercase(name.as_bytes()).ok()
+    HeaderName::from_lowercase(name.as_bytes())
+        .ok()
+        .filter(|_| !name.contains('"'))
 }
 
 fn is_visible(text: &str) -> bool {
