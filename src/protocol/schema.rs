@@ -1,8 +1,15 @@
 //! Closed body schemas (binding 6, 11): JSON Schema 2020-12 files under `schemas/`, compiled once.
 
-use std::{collections::HashMap, fmt, sync::LazyLock};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::LazyLock,
+};
 
-use jsonschema::{Registry, Resource, Validator};
+use jsonschema::{
+    Registry, Resource, Validator,
+    paths::{Location, LocationSegment},
+};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
@@ -34,22 +41,30 @@ files!(
     "ucp-profile",
 );
 
-static COMPILED: LazyLock<HashMap<&'static str, Validator>> = LazyLock::new(|| {
-    let parsed: Vec<(&'static str, Value)> = FILES
+static PARSED: LazyLock<Vec<(&'static str, Value)>> = LazyLock::new(|| {
+    let parse = |text| serde_json::from_str(text).expect("schemas are checked by a test");
+    FILES
         .iter()
-        .map(|(name, text)| {
-            let schema = serde_json::from_str(text).expect("schemas are checked by a test");
-            (*name, schema)
-        })
-        .collect();
-    compile(&parsed)
+        .map(|(name, text)| (*name, parse(text)))
+        .collect()
+});
+
+static COMPILED: LazyLock<HashMap<&'static str, Validator>> = LazyLock::new(|| compile(&PARSED));
+
+/// The members that the schemas name themselves.
+static MEMBERS: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+    let mut members = HashSet::new();
+    for (_, schema) in &*PARSED {
+        collect_members(schema, &mut members);
+    }
+    members
 });
 
 /// What a body violates: where, and which rule; never the offending value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at `{path}`: {rule}")]
 pub struct Violation {
-    /// A JSON Pointer into the body.
+    /// A JSON Pointer into the body; `*` stands for a member whose name is the caller's own.
     pub path: String,
     /// The rule, in words.
     pub rule: String,
@@ -71,6 +86,9 @@ pub fn validate(name: &str, body: &Value) -> Result<(), Violation> {
 
 /// Reads JSON strictly: one value, UTF-8, and no member twice (RFC 8259 leaves duplicates open; readers that differ
 /// on them would decide on one value and act on another).
+///
+/// `1` and `1.0` are one number to JSON Schema and to JCS but not to serde, so that integers are read as such however
+/// they are written.
 ///
 /// # Errors
 /// What is wrong, without the bytes that are.
@@ -156,8 +174,35 @@ fn describe(error: &jsonschema::ValidationError<'_>) -> Violation {
         _ => format!("the rule {} does not hold", error.schema_path()),
     };
     Violation {
-        path: error.instance_path().to_string(),
+        path: path(error.instance_path()),
         rule,
+    }
+}
+
+/// The pointer, without what is not named by a schema.
+fn path(location: &Location) -> String {
+    location
+        .segments()
+        .map(|segment| match segment {
+            LocationSegment::Index(index) => format!("/{index}"),
+            LocationSegment::Property(name) if MEMBERS.contains(&*name) => format!("/{name}"),
+            LocationSegment::Property(_) => "/*".to_owned(),
+        })
+        .collect()
+}
+
+fn collect_members<'s>(schema: &'s Value, members: &mut HashSet<&'s str>) {
+    match schema {
+        Value::Object(keywords) => {
+            if let Some(Value::Object(properties)) = keywords.get("properties") {
+                members.extend(properties.keys().map(String::as_str));
+            }
+            for value in keywords.values() {
+                collect_members(value, members);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_members(item, members)),
+        _ => {}
     }
 }
 
@@ -191,6 +236,10 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 
     fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<Value, E> {
+        const EXACT: f64 = 9_007_199_254_740_991.0; // 2^53 − 1
+        if v.fract() == 0.0 && v.abs() <= EXACT {
+            return Ok(Value::Number((v as i64).into()));
+        }
         Number::from_f64(v)
             .map(Value::Number)
             .ok_or_else(|| E::custom("number out of range"))
