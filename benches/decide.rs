@@ -45,9 +45,8 @@ fn main() {
     let (auto, ask) = (grant(Tier::Auto), grant(Tier::Ask));
     let facts = facts();
     let mut low = facts.clone();
-    low.requested = Requested::Offer(
-        serde_json::from_value(offer_body(FLOOR - 1)).expect("an offer"),
-    );
+    low.requested =
+        Requested::Offer(serde_json::from_value(offer_body(FLOOR - 1)).expect("an offer"));
     let accept = Op::AcceptOffer.row();
     let create = Op::CreateOffer.row();
 
@@ -88,7 +87,10 @@ fn main() {
 }
 
 fn facts() -> Facts {
-    let private = PrivateTerms::new(Some(Floor::new(Money::new(FLOOR, common::CURRENCY))), [7; 16]);
+    let private = PrivateTerms::new(
+        Some(Floor::new(Money::new(FLOOR, common::CURRENCY))),
+        [7; 16],
+    );
     let mut listing = listing(LISTING, SELLER);
     listing.terms = Some(ConfirmedTerms {
         commitment: private.commitment(&public_terms()),

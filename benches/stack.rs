@@ -5,11 +5,7 @@
 //! its record entry is signed too, which is most of it.
 
 use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    convert::Infallible,
-    hint::black_box,
-    time::Duration,
+    cell::RefCell, collections::VecDeque, convert::Infallible, hint::black_box, time::Duration,
 };
 
 use bytes::Bytes;
@@ -38,7 +34,9 @@ use tower_rctp_peers::in_turns;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{FLOOR, LISTING, SELLER_TOKEN, Service as Stack, World, get, offer_body, post, with_token};
+use common::{
+    FLOOR, LISTING, SELLER_TOKEN, Service as Stack, World, get, offer_body, post, with_token,
+};
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -49,11 +47,17 @@ fn main() {
     let operations: [(&str, &dyn Fn()); 9] = [
         ("bare handler", &|| bench.bare()),
         ("none of ours, bare", &|| bench.elsewhere(&bench.plain)),
-        ("none of ours, layered", &|| bench.elsewhere(&bench.over_plain)),
+        ("none of ours, layered", &|| {
+            bench.elsewhere(&bench.over_plain)
+        }),
         ("verify a GET", &|| bench.verify(&bench.read)),
         ("get_listing, signed", &|| bench.read(&bench.read)),
-        ("verify a GET with a grant", &|| bench.verify(&bench.granted)),
-        ("list_offers, signed, with a grant", &|| bench.read(&bench.granted)),
+        ("verify a GET with a grant", &|| {
+            bench.verify(&bench.granted)
+        }),
+        ("list_offers, signed, with a grant", &|| {
+            bench.read(&bench.granted)
+        }),
         ("verify a POST", &|| bench.verify(&bench.offer)),
         ("create_offer, signed", &|| bench.write()),
     ];
@@ -171,7 +175,11 @@ impl<'r> Bench<'r> {
         (0..count)
             .map(|_| {
                 let mut request = post("/offers", &offer_body(FLOOR + 1));
-                self.world.buyer.signer.sign(&mut request).expect("a signature");
+                self.world
+                    .buyer
+                    .signer
+                    .sign(&mut request)
+                    .expect("a signature");
                 request
             })
             .collect()
@@ -180,7 +188,10 @@ impl<'r> Bench<'r> {
     fn call(&self, service: &Stack, request: Request<Bytes>) -> u16 {
         let request = request.map(Body::from);
         let response = self.runtime.block_on(service.clone().oneshot(request));
-        response.unwrap_or_else(|never| match never {}).status().as_u16()
+        response
+            .unwrap_or_else(|never| match never {})
+            .status()
+            .as_u16()
     }
 
     fn read(&self, request: &Request<Bytes>) {
@@ -202,7 +213,9 @@ impl<'r> Bench<'r> {
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = http::Uri::from_static("https://gateway.example/health");
         let mut service = service.clone();
-        let response = self.runtime.block_on(async { service.ready().await?.call(request).await });
+        let response = self
+            .runtime
+            .block_on(async { service.ready().await?.call(request).await });
         black_box(response.unwrap_or_else(|never| match never {}));
     }
 

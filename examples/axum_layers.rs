@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use tower_rctp::{
     Rctp,
     layer::{
-        authenticate::operators::Operators, decision::Decided,
-        grant::introspection::Introspection,
+        authenticate::operators::Operators, decision::Decided, grant::introspection::Introspection,
     },
     store::SqliteStore,
     wire::jwk::SigningKey,
@@ -65,7 +64,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/", get(home))
         // The shop's own handler, for this one operation. `simple` makes decision and reservation durable before it
         // runs and its answer after it.
-        .route("/offers/{id}/accept", post(accept_offer).layer(rctp.simple()))
+        .route(
+            "/offers/{id}/accept",
+            post(accept_offer).layer(rctp.simple()),
+        )
         // RCTP's handlers for every other operation.
         .fallback_service(rctp.market());
 

@@ -54,10 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let service = TowerToHyperService::new(service.clone());
         tokio::spawn(async move {
             let server = auto::Builder::new(TokioExecutor::new());
-            if let Err(error) = server
-                .serve_connection(TokioIo::new(stream), service)
-                .await
-            {
+            if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
                 eprintln!("connection: {error}");
             }
         });

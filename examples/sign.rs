@@ -68,11 +68,15 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     *request.method_mut() = method;
     *request.uri_mut() = args.url.unwrap_or_default();
     if let Some(token) = args.token {
-        let value = format!("Bearer {token}").parse().map_err(|_| "--token: not a token")?;
+        let value = format!("Bearer {token}")
+            .parse()
+            .map_err(|_| "--token: not a token")?;
         request.headers_mut().insert(header::AUTHORIZATION, value);
     }
     if let Some(key) = args.idempotency_key {
-        let value = key.parse().map_err(|_| "--idempotency-key: not a header value")?;
+        let value = key
+            .parse()
+            .map_err(|_| "--idempotency-key: not a header value")?;
         request.headers_mut().insert("idempotency-key", value);
     }
     Signer::new(&args.profile.unwrap_or_default(), key)?.sign(&mut request)?;

@@ -482,6 +482,15 @@ mod which_verb_each_operation_evaluates {
         }
     }
 
+    /// Fail closed: that the private side could not be loaded is not that there is no floor.
+    #[test]
+    fn confirmed_terms_whose_private_side_is_missing_let_nothing_pass() {
+        for op in FLOORED {
+            let case = Case::of(op).with(|c| c.facts.private = None);
+            assert_ne!(case.verdict(), Verdict::Auto, "{op:?}");
+        }
+    }
+
     #[test]
     fn without_a_floor_among_the_terms_every_price_will_do() {
         for op in FLOORED {
@@ -627,6 +636,24 @@ mod who_calls {
         let case = Case::of(Op::GetApproval)
             .with(|c| c.caller = Caller::signed(BUYER_OPERATOR, thumbprint('A')));
         assert_eq!(case.refusal().status(), StatusCode::NOT_FOUND);
+    }
+
+    /// R4: get_approval is on the seller's side, introspected on every call, for the same `sub`.
+    #[test]
+    fn an_approval_is_read_with_the_grant_of_the_seller_who_was_asked() {
+        let without = Case::of(Op::GetApproval).with(|c| c.grant = None);
+        assert_ne!(without.verdict(), Verdict::Auto);
+        let anothers =
+            Case::of(Op::GetApproval).with(|c| c.grant.as_mut().unwrap().sub = "pw_another".into());
+        assert_eq!(anothers.refusal().status(), StatusCode::NOT_FOUND);
+    }
+
+    /// R23: events are signed by the key of the request.
+    #[test]
+    fn an_event_that_is_not_signed_is_401_signature_invalid() {
+        let case = Case::of(Op::PostDealEvent)
+            .with(|c| c.caller = Caller::client(Mechanism::Oauth, SELLER_OPERATOR, "client-1"));
+        assert_eq!(case.reason(), Reason::SignatureInvalid);
     }
 
     #[test]
@@ -799,6 +826,37 @@ mod states {
             let case =
                 Case::of(op).with(|c| c.listing().state = reserved("off_other", NOW.plus(60)));
             assert_eq!(reason_of(&case.verdict()), None, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn a_sold_or_withdrawn_listing_takes_no_new_terms_and_no_new_price() {
+        for op in [Op::SetListingTerms, Op::RepriceListing] {
+            for state in [sold("off_1"), ListingState::Withdrawn] {
+                let case = Case::of(op).with(|c| c.listing().state = state);
+                assert_eq!(
+                    reason_of(&case.verdict()),
+                    Some(Reason::NotInScope),
+                    "{op:?}"
+                );
+            }
+        }
+    }
+
+    /// Binding 5.2: "any later action on it is 409 offer_expired". Offers are capped at `available_until`, so that
+    /// an expired offer on a listing past it is the common case.
+    #[test]
+    fn an_expired_offer_is_409_offer_expired_whatever_became_of_the_listing() {
+        for op in [Op::AcceptOffer, Op::CounterOffer] {
+            let expired =
+                |f: fn(&mut Case)| Case::of(op).with(|c| c.offer().expires_at = NOW).with(f);
+            for case in [
+                expired(|c| c.terms().available_until = Some(NOW)),
+                expired(|c| c.listing().state = sold("off_other")),
+                expired(|c| c.listing().state = ListingState::Withdrawn),
+            ] {
+                assert_eq!(case.reason(), Reason::OfferExpired, "{op:?}");
+            }
         }
     }
 
@@ -1485,6 +1543,23 @@ mod the_order_of_the_checks {
     }
 
     #[test]
+    fn the_scope_comes_before_the_subject() {
+        let absent: Break = ("subject", |c| {
+            c.facts.listing = None;
+            c.facts.offer = None;
+            c.facts.deal = None;
+        });
+        let withheld: Break = ("offered", |c| {
+            let verb = c.op.row().verb.unwrap();
+            c.policy.tiers = std::mem::take(&mut c.policy.tiers).withhold(verb);
+        });
+        for op in TIERED.into_iter().filter(|op| *op != Op::CreateListing) {
+            assert_order(op, &[NO_SCOPE, absent]);
+            assert_order(op, &[withheld, absent]);
+        }
+    }
+
+    #[test]
     fn the_always_403_verbs_are_answered_right_after_the_grant() {
         let absent: Break = ("subject", |c| c.facts = Facts::default());
         for op in [Op::SignContract, Op::UpdateAccount] {
@@ -2005,7 +2080,7 @@ fn approval() -> Approval {
         action: Verb::OfferAccept,
         operation: Op::AcceptOffer,
         target: Some("off_1".into()),
-        body: serde_json::json!({}),
+        body: serde_json::json!({}).into(),
         seller: SELLER.into(),
         asked_by: Asker {
             operator: SELLER_OPERATOR.into(),

@@ -1286,7 +1286,7 @@ fn approvals() -> Vec<Approval> {
             action: verb,
             operation,
             target: Some("off_1".into()),
-            body: json!({}),
+            body: json!({}).into(),
             seller: "pw_1".into(),
             asked_by: Asker {
                 operator: "https://agent.example/ucp".into(),

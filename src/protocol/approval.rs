@@ -45,7 +45,13 @@ pub struct Approval {
 /// approval's end.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Parked(pub(crate) Value);
+pub struct Parked(Value);
+
+impl From<Value> for Parked {
+    fn from(body: Value) -> Self {
+        Self(body)
+    }
+}
 
 impl std::fmt::Debug for Parked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

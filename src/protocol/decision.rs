@@ -219,8 +219,13 @@ fn checks(
     policy: &Policy,
     now: Timestamp,
 ) -> Result<Verdict, Refusal> {
+    let granted = scope(row, grant, policy)?;
     let acting = subject(row, caller, grant, facts)?;
-    let tier = scope(row, acting, grant, policy)?;
+    let tier = match acting {
+        Acting::Seller => granted,
+        // A party row that its buyer calls has no tier.
+        Acting::Buyer | Acting::Other => None,
+    };
     if acting == Acting::Seller {
         owns_listing(row, grant, facts)?;
     }
@@ -261,15 +266,6 @@ fn subject(
     grant: Option<&Grant>,
     facts: &Facts,
 ) -> Result<Acting, Refusal> {
-    let no_grant = || {
-        Refusal::forbid(
-            Reason::GrantInvalid,
-            "this is the seller's to do; send the access token of the seller's grant as Authorization: Bearer",
-        )
-    };
-    if row.side == Side::Seller && grant.is_none() {
-        return Err(no_grant());
-    }
     let present = |there: bool| {
         if there {
             Ok(())
@@ -295,6 +291,12 @@ fn subject(
         }
         Op::GetDeal | Op::GetDealEvents | Op::PostDealEvent => {
             let deal = facts.deal.as_ref().ok_or_else(Refusal::not_found)?;
+            if row.op == Op::PostDealEvent && caller.key.is_none() {
+                return Err(Refusal::forbid(
+                    Reason::SignatureInvalid,
+                    "a deal event is always posted with a signed request",
+                ));
+            }
             let role = |roles: &[Role]| roles.iter().any(|r| caller.roles.contains(r));
             if grant.is_some_and(|g| g.sub == deal.seller) {
                 return Ok(Acting::Seller);
@@ -313,12 +315,12 @@ fn subject(
             let deal = facts.deal.as_ref().ok_or_else(Refusal::not_found)?;
             present(grant.is_some_and(|g| g.sub == deal.seller)).map(|()| Acting::Seller)
         }
+        // R4: the seller's side, so the grant too must be that of the seller who was asked.
         Op::GetApproval => {
-            let asker = facts
-                .approval
-                .as_ref()
-                .map(|a| a.asked_by.operator.as_str());
-            present(asker == Some(caller.operator.as_str())).map(|()| Acting::Other)
+            let theirs = facts.approval.as_ref().is_some_and(|a| {
+                a.asked_by.operator == caller.operator && grant.is_some_and(|g| g.sub == a.seller)
+            });
+            present(theirs).map(|()| Acting::Other)
         }
         Op::SignContract | Op::UpdateAccount | Op::CreateListing => Ok(Acting::Seller),
         Op::CreateDeal => Ok(Acting::Buyer),
@@ -344,29 +346,25 @@ pub fn party(caller: &Caller, grant: Option<&Grant>, offer: &Offer) -> Option<By
 }
 
 /// Whether the verb is offered and granted, and the tier that holds (R15).
-fn scope(
-    row: &Operation,
-    acting: Acting,
-    grant: Option<&Grant>,
-    policy: &Policy,
-) -> Result<Option<Tier>, Refusal> {
+fn scope(row: &Operation, grant: Option<&Grant>, policy: &Policy) -> Result<Option<Tier>, Refusal> {
     let forbidden = |message| Refusal::forbid(Reason::ActionForbidden, message);
-    let granted_tier = match row.tier {
+    let Some(grant) = grant else {
+        return match row.side {
+            Side::Seller | Side::Asker => Err(no_grant()),
+            // Whether it takes a grant depends on who the caller is to the subject.
+            _ => Ok(None),
+        };
+    };
+    let scope = match row.tier {
         TierRule::None => return Ok(None),
         TierRule::Forbid => return Err(forbidden("no agent may do this")),
-        TierRule::Ask | TierRule::Grant if acting != Acting::Seller => return Ok(None),
         TierRule::Ask | TierRule::Grant => row.verb.and_then(Verb::scope),
     };
-    let Some((scope, grant)) = granted_tier.zip(grant) else {
-        return Err(forbidden(
-            "this action has no scope that a seller could grant",
-        ));
-    };
-    if !grant.has_scope(scope) {
+    let Some(scope) = scope.filter(|scope| grant.has_scope(scope)) else {
         return Err(forbidden(
             "the seller's grant does not include this action's scope",
         ));
-    }
+    };
     let tier = policy
         .tiers
         .effective(scope, grant.tiers.get(scope).copied())
@@ -375,6 +373,13 @@ fn scope(
         TierRule::Ask => tier.max(Tier::Ask),
         _ => tier,
     }))
+}
+
+fn no_grant() -> Refusal {
+    Refusal::forbid(
+        Reason::GrantInvalid,
+        "this is the seller's to do; send the access token of the seller's grant as Authorization: Bearer",
+    )
 }
 
 /// Listings are public, so another seller's is 403 and not 404 (R5).
@@ -425,6 +430,9 @@ fn listing_state(row: &Operation, facts: &Facts, now: Timestamp) -> Result<(), R
             if held_by_this {
                 return Err(replayed(offer));
             }
+            if offer.state_at(now) == OfferState::Expired {
+                return Err(expired(offer));
+            }
             on_sale(facts, now)?;
             // A parked action finds its own offer awaiting approval.
             waiting(offer, facts.approved, now)?;
@@ -445,6 +453,17 @@ fn listing_state(row: &Operation, facts: &Facts, now: Timestamp) -> Result<(), R
                 OfferState::Superseded | OfferState::Accepted | OfferState::Declined => {
                     Err(replayed(offer))
                 }
+            }
+        }
+        Op::SetListingTerms | Op::RepriceListing => {
+            let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
+            match listing.state_at(now) {
+                ListingState::Sold { .. } | ListingState::Withdrawn => Err(Refusal::forbid(
+                    Reason::NotInScope,
+                    "the listing is sold or withdrawn; there are no future offers to change it for",
+                )
+                .listing(&*listing.listing_id)),
+                _ => Ok(()),
             }
         }
         _ => Ok(()),
@@ -701,6 +720,13 @@ fn redeemable(
 
 /// The floor, whatever the tier (V1). The refusal is the same whatever the distance.
 fn floor(row: &Operation, facts: &Facts) -> Result<(), Refusal> {
+    let confirmed = facts.listing.as_ref().is_some_and(|l| l.terms.is_some());
+    if row.floor != FloorRule::None && confirmed && facts.private.is_none() {
+        // Not the same as terms without a floor: fail closed.
+        return Err(Refusal::unavailable(
+            "the listing's private terms are missing; nothing was executed",
+        ));
+    }
     let Some(floor) = facts.private.as_ref().and_then(|p| p.floor.as_ref()) else {
         return Ok(());
     };

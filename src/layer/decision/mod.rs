@@ -430,7 +430,7 @@ impl Config {
             action,
             operation: asked.row.op,
             target,
-            body: Parked((*asked.body).clone()),
+            body: Parked::from((*asked.body).clone()),
             seller: grant.sub.clone(),
             asked_by: Asker {
                 operator: asked.caller.operator.clone(),

@@ -4,7 +4,7 @@
 //!
 //! | row | no token | a seller's grant | a client's own token |
 //! |---|---|---|---|
-//! | seller (S) | 401 `grant_invalid` | the checks of 3.3 | 401 `grant_invalid` |
+//! | seller (S), and approvals | 401 `grant_invalid` | the checks of 3.3 | 401 `grant_invalid` |
 //! | party (P), and events | passes as the buyer; accept and counter only for the offer's buyer, else 401 `grant_invalid` | the checks of 3.3 | passes as the buyer |
 //! | buyer (B) | passes, if signed | 403 `action_forbidden` (R3) | passes |
 //! | any operator | passes, if signed | the checks of 3.3 | passes |
@@ -91,15 +91,18 @@ impl Config {
         let now = self.clock.now();
         let side = row.map_or(Side::Seller, |row| row.side);
         let need = self.need(row);
-        if row.is_some_and(|row| row.op == Op::CreateDeal) && caller.key.is_none() {
+        // R23.
+        let always_signed =
+            row.is_some_and(|row| matches!(row.op, Op::CreateDeal | Op::PostDealEvent));
+        if always_signed && caller.key.is_none() {
             return Err(Refusal::forbid(
                 Reason::SignatureInvalid,
-                "redeeming a checkout is always a signed request (binding 5.3)",
+                "this is always a signed request (binding 5.3, 8.1)",
             ));
         }
         let Some(bearer) = extensions.get::<Bearer>() else {
             return match side {
-                Side::Seller => Err(no_grant()),
+                Side::Seller | Side::Asker => Err(no_grant()),
                 Side::Party if matches!(need, Need::Scope(_)) => {
                     self.the_buyer_or_no_grant(extensions.get::<Arrived>(), caller)
                         .await
@@ -115,7 +118,9 @@ impl Config {
         // An inactive token tells no details, but only grants have a grant_status.
         let is_grant = introspection.is_grant() || introspection.grant_status.is_some();
         match side {
-            Side::Seller => grant::check(&introspection, signed_by, need, now).map(Some),
+            Side::Seller | Side::Asker => {
+                grant::check(&introspection, signed_by, need, now).map(Some)
+            }
             Side::Buyer => {
                 own_token(&introspection, caller, now)?;
                 if is_grant {
@@ -126,7 +131,7 @@ impl Config {
                 }
                 Ok(None)
             }
-            Side::Party | Side::PartyOrRole | Side::Operator | Side::Asker | Side::Browser => {
+            Side::Party | Side::PartyOrRole | Side::Operator | Side::Browser => {
                 let sellers = is_grant || !introspection.known();
                 if sellers && side != Side::Operator {
                     return grant::check(&introspection, signed_by, need, now).map(Some);
