@@ -1,0 +1,296 @@
+//! Puts the gateway together: RCTP, its routes, and what runs beside them.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    middleware::{Next, from_fn, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tower_rctp::{
+    Rctp, RctpBuilder,
+    layer::{
+        authenticate::operators::Operators, context::SystemClock,
+        grant::introspection::Introspection,
+    },
+    protocol::refusal::Refusal,
+    service::discovery,
+    store::{MemoryStore, SqliteStore},
+    wire::jwk::SigningKey,
+};
+
+use super::{
+    Config, DevWorld,
+    authorization::{Authorization, Client},
+    dev, files,
+    metrics::{Metrics, observe},
+    serve::{self, Server},
+};
+
+/// How long a request may take as a whole, its body included.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How often what is kept no longer is forgotten.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// The gateway cannot start; says which setting is wrong and what to write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub String);
+
+impl Error {
+    /// A setting is wrong.
+    pub fn setting(name: &str, what: impl std::fmt::Display) -> Self {
+        Self(format!("{name}: {what}"))
+    }
+}
+
+/// A gateway at work.
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// A handle to its layers, store and record.
+    pub rctp: Rctp,
+    /// The development world, unless this is production.
+    pub world: Option<DevWorld>,
+    server: Server,
+    inner_door: Option<Server>,
+    sweeper: JoinHandle<()>,
+}
+
+impl Running {
+    /// Takes no more connections, waits for the requests in progress (with a deadline), and ends.
+    pub async fn stop(self) {
+        self.server.stop().await;
+        // Requests in progress still ask the authorization server, so it goes last.
+        if let Some(door) = self.inner_door {
+            door.stop().await;
+        }
+        self.sweeper.abort();
+    }
+}
+
+/// Starts a gateway in this process.
+pub async fn start(config: Config) -> Result<Running, Error> {
+    config.check()?;
+    let listener = serve::bind(config.address()?).await?;
+    let address = listener
+        .local_addr()
+        .map_err(|e| Error::setting("listen", e))?;
+    let public_url = match &config.public_url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => format!("http://{address}"),
+    };
+    // Made here, for its mode: it holds what sellers keep to themselves. A directory that is missing is told by `open`.
+    let _ = files::create(&config.store, b"");
+    let store = SqliteStore::open(&config.store)
+        .await
+        .map_err(|e| Error::setting("store", e))?;
+    let key = files::signing_key(&config.signing_key, "signing_key")?;
+    let builder = builder(&config, &public_url).store(store).signing_key(key);
+    let metrics = Metrics::new();
+
+    let (rctp, world, inner_door, issuer, routes) = if config.dev {
+        let development = develop(&config, address, &public_url, builder).await?;
+        let issuer = public_url.clone();
+        (
+            development.rctp,
+            Some(development.world),
+            Some(development.inner_door),
+            issuer,
+            development.routes,
+        )
+    } else {
+        let (issuer, introspection) = introspection(&config)?;
+        let rctp = build(builder.introspection(introspection))?;
+        (rctp, None, None, issuer, Router::new())
+    };
+    let app = router(&rctp, &issuer, metrics, routes);
+    let sweeper = tokio::spawn(sweep(rctp.clone()));
+    Ok(Running {
+        address,
+        rctp,
+        world,
+        server: Server::start(listener, app),
+        inner_door,
+        sweeper,
+    })
+}
+
+/// Whether a gateway could be put together from these settings; starts and writes nothing.
+pub fn check(config: &Config) -> Result<(), Error> {
+    config.check()?;
+    let key = match config.signing_key.exists() {
+        true => files::signing_key(&config.signing_key, "signing_key")?,
+        // It is made on the first start.
+        false => SigningKey::generate().map_err(|e| Error::setting("signing_key", e))?,
+    };
+    let url = format!("http://{}", config.listen);
+    let mut builder = builder(config, config.public_url.as_deref().unwrap_or(&url))
+        .store(MemoryStore::default())
+        .signing_key(key);
+    builder = if config.dev {
+        let endpoint = Introspection::endpoint(url.clone()).client_secret_basic("gateway", "-");
+        builder
+            .operators(Operators::onboarded([url]))
+            .introspection(endpoint)
+    } else {
+        builder.introspection(introspection(config)?.1)
+    };
+    build(builder).map(drop)
+}
+
+/// What the settings say of RCTP itself.
+fn builder(config: &Config, public_url: &str) -> RctpBuilder {
+    Rctp::builder()
+        .public_url(public_url)
+        .dev(config.dev)
+        .mechanisms(config.mechanisms())
+        .operators(config.operators())
+        .term_sets(&config.term_sets)
+        .tiers(config.tiers.clone())
+        .offer_budget(config.offer_budget.clone())
+        .offer_expiry(config.offer_expiry.clone())
+}
+
+fn build(builder: RctpBuilder) -> Result<Rctp, Error> {
+    builder.build().map_err(|e| Error(e.to_string()))
+}
+
+/// The issuer, and where grants are introspected.
+fn introspection(config: &Config) -> Result<(String, Introspection), Error> {
+    let server = config
+        .authorization_server
+        .as_ref()
+        .ok_or_else(|| Error::setting("authorization_server", "is missing"))?;
+    let secret = config.client_secret()?;
+    let endpoint = Introspection::endpoint(&*server.introspection_endpoint)
+        .client_secret_basic(&*server.client_id, secret.reveal());
+    Ok((server.issuer.clone(), endpoint))
+}
+
+/// RCTP with the development world around it.
+struct Development {
+    rctp: Rctp,
+    world: DevWorld,
+    inner_door: Server,
+    routes: Router,
+}
+
+async fn develop(
+    config: &Config,
+    address: SocketAddr,
+    public_url: &str,
+    builder: RctpBuilder,
+) -> Result<Development, Error> {
+    let made = dev::Made::open(&config.dev_dir, address)?;
+    let gateway = Client {
+        id: "gateway".into(),
+        secret: files::random()?,
+        gateway: true,
+    };
+    // The gateway asks over HTTP, as in production, but through a door of its own: one that its callers cannot fill,
+    // and that is still open while the last requests are completed.
+    let door = serve::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+    let inner = door
+        .local_addr()
+        .map_err(|e| Error(format!("the inner door has no address: {e}")))?;
+    let introspection = Introspection::endpoint(format!("http://{inner}/oauth/introspect"))
+        .client_secret_basic(&*gateway.id, &*gateway.secret);
+    let [by_address, by_name] = dev::hosts(address);
+    let rctp = build(
+        builder
+            .authority(by_address)
+            .authority(by_name)
+            .operators(made.onboard(config.operators()))
+            .introspection(introspection),
+    )?;
+    let mut clients = made.clients();
+    clients.push(gateway);
+    let authorization = Authorization::open(
+        made.authorization_file(),
+        public_url.to_owned(),
+        config.tiers.iter().map(|(s, _)| s.to_owned()).collect(),
+        clients,
+        Arc::new(SystemClock),
+    )?;
+    let world = made.settle(&rctp, &authorization).await?;
+    let routes = dev::router(world.clone(), rctp.clone(), authorization.clone(), address)
+        .merge(authorization.router());
+    Ok(Development {
+        rctp,
+        world,
+        inner_door: Server::start(door, authorization.router()),
+        routes,
+    })
+}
+
+/// All routes: RCTP's behind its layers, then ours, then 404.
+fn router(rctp: &Rctp, issuer: &str, metrics: Arc<Metrics>, routes: Router) -> Router {
+    let resource = discovery::protected_resource(rctp.public_url(), issuer, rctp.policy());
+    let app = Router::new()
+        .route("/health", get(health).with_state(rctp.clone()))
+        .route("/metrics", get(numbers).with_state(metrics.clone()))
+        .route("/.well-known/ucp", document(rctp.profile()))
+        .route("/.well-known/oauth-protected-resource", document(resource))
+        .merge(routes)
+        .fallback_service(rctp.market());
+    rctp.protect(app)
+        .layer(from_fn(within_the_deadline))
+        .layer(from_fn_with_state(metrics, observe))
+}
+
+/// A document that does not change while the gateway runs.
+fn document(document: Value) -> axum::routing::MethodRouter {
+    let cached = [(header::CACHE_CONTROL, "public, max-age=300")];
+    get(move || std::future::ready((cached, Json(document.clone()))))
+}
+
+async fn health(State(rctp): State<Rctp>) -> Response {
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    match rctp.store().health().await {
+        Ok(()) => (no_store, Json(json!({"status": "ok"}))).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the health check failed");
+            let body = json!({"status": "unavailable", "failed": "store"});
+            (StatusCode::SERVICE_UNAVAILABLE, no_store, Json(body)).into_response()
+        }
+    }
+}
+
+async fn numbers(State(metrics): State<Arc<Metrics>>) -> Response {
+    const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match metrics.text() {
+        Ok(text) => ([(header::CONTENT_TYPE, FORMAT)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the metrics cannot be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn within_the_deadline(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(DEADLINE, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Refusal::unavailable(
+            "the request took too long; repeat it with the same Idempotency-Key to learn what became of it",
+        )
+        .into_response(),
+    }
+}
+
+async fn sweep(rctp: Rctp) {
+    let mut minute = tokio::time::interval(SWEEP);
+    loop {
+        minute.tick().await;
+        match rctp.sweep().await {
+            Ok(0) => {}
+            Ok(forgotten) => tracing::debug!(forgotten, "swept"),
+            Err(error) => tracing::error!(%error, "the sweep failed"),
+        }
+    }
+}

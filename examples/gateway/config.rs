@@ -1,0 +1,388 @@
+//! The settings: defaults, then the file, then the environment, then the command line.
+
+use std::{fs, net::SocketAddr, path::PathBuf};
+
+use clap::{Parser, ValueEnum};
+use serde::Deserialize;
+use tower_rctp::{
+    layer::authenticate::{
+        Mechanisms,
+        operators::{Operator, Operators},
+    },
+    protocol::{
+        caller::Role,
+        policy::{OfferBudget, OfferExpiry, Tiers},
+    },
+};
+
+use super::{Error, files::Secret};
+
+/// Holds the gateway's secret at the introspection endpoint, in place of a file.
+pub const CLIENT_SECRET: &str = "RCTP_CLIENT_SECRET";
+
+/// A marketplace that agents can use: RCTP over HTTP.
+///
+/// Without --config a development world is made: a listing, two agents, and grants to use. Everything it needs is
+/// generated on the first start and kept in --dev-dir.
+#[derive(Debug, Parser)]
+#[command(name = "gateway", version, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// The settings, in TOML; examples/gateway/gateway.toml documents them all.
+    #[arg(long, value_name = "FILE", env = "RCTP_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where to listen [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDRESS:PORT", env = "RCTP_LISTEN")]
+    pub listen: Option<String>,
+    /// The URL that agents use.
+    #[arg(long, value_name = "URL", env = "RCTP_PUBLIC_URL")]
+    pub public_url: Option<String>,
+    /// The SQLite file that holds all state [default: rctp.db].
+    #[arg(long, value_name = "FILE", env = "RCTP_STORE")]
+    pub store: Option<PathBuf>,
+    /// The gateway's private key, made on the first start [default: rctp-key.pem].
+    #[arg(long, value_name = "FILE", env = "RCTP_SIGNING_KEY")]
+    pub signing_key: Option<PathBuf>,
+    /// Whether this is a development world; without --config it is.
+    #[arg(long, value_name = "true|false", env = "RCTP_DEV")]
+    pub dev: Option<bool>,
+    /// Where the development world keeps its keys and secrets [default: rctp-dev].
+    #[arg(long, value_name = "DIRECTORY", env = "RCTP_DEV_DIR")]
+    pub dev_dir: Option<PathBuf>,
+    /// How log lines are written.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "RCTP_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
+    /// What is logged: a level, or directives such as `info,tower_rctp=debug`.
+    #[arg(long, value_name = "FILTER", env = "RCTP_LOG", default_value = "info")]
+    pub log: String,
+    /// Check the settings and exit; nothing is started or written.
+    #[arg(long)]
+    pub check: bool,
+}
+
+const AFTER_HELP: &str = "\
+Every option can also be set in the environment, under the name shown with it. RCTP_CLIENT_SECRET holds the gateway's \
+secret at the introspection endpoint, unless a file does.
+
+Try:
+  cargo run --example gateway
+  curl http://127.0.0.1:8080/health";
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Cli {
+    /// The settings that this command line, the environment and the file come to.
+    pub fn config(&self) -> Result<Config, Error> {
+        let mut config = match &self.config {
+            Some(path) => {
+                let text = fs::read_to_string(path)
+                    .map_err(|e| Error(format!("--config: {}: {e}", path.display())))?;
+                Config::parse(&text).map_err(|e| Error(format!("{}: {e}", path.display())))?
+            }
+            None => Config::dev(),
+        };
+        fn set<T: Clone>(setting: &mut T, given: &Option<T>) {
+            if let Some(given) = given {
+                *setting = given.clone();
+            }
+        }
+        set(&mut config.listen, &self.listen);
+        set(&mut config.store, &self.store);
+        set(&mut config.signing_key, &self.signing_key);
+        set(&mut config.dev, &self.dev);
+        set(&mut config.dev_dir, &self.dev_dir);
+        if self.public_url.is_some() {
+            config.public_url.clone_from(&self.public_url);
+        }
+        config.client_secret = std::env::var(CLIENT_SECRET).ok().map(Secret::new);
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// Every setting. `examples/gateway/gateway.toml` says what each is for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub listen: String,
+    pub public_url: Option<String>,
+    pub store: PathBuf,
+    pub signing_key: PathBuf,
+    pub dev: bool,
+    pub dev_dir: PathBuf,
+    pub mechanisms: Vec<Accepted>,
+    pub term_sets: Vec<String>,
+    pub tiers: Tiers,
+    pub offer_budget: OfferBudget,
+    pub offer_expiry: OfferExpiry,
+    pub operators: Vec<Onboarded>,
+    pub authorization_server: Option<AuthorizationServer>,
+    /// From the environment, never from the file.
+    #[serde(skip)]
+    pub client_secret: Option<Secret>,
+}
+
+/// A mechanism that this program accepts; API keys and client certificates need a registry in code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accepted {
+    HttpSignature,
+    Oauth,
+}
+
+/// An operator whose agents may call.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Onboarded {
+    pub profile: String,
+    #[serde(default)]
+    pub clients: Vec<String>,
+    #[serde(default)]
+    pub roles: Vec<Role>,
+}
+
+/// The marketplace's authorization server.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthorizationServer {
+    pub issuer: String,
+    pub introspection_endpoint: String,
+    pub client_id: String,
+    #[serde(default)]
+    pub client_secret_file: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8080".into(),
+            public_url: None,
+            store: "rctp.db".into(),
+            signing_key: "rctp-key.pem".into(),
+            dev: false,
+            dev_dir: "rctp-dev".into(),
+            mechanisms: vec![Accepted::HttpSignature, Accepted::Oauth],
+            term_sets: vec!["goods-1".into()],
+            tiers: Tiers::default(),
+            offer_budget: OfferBudget::default(),
+            offer_expiry: OfferExpiry::default(),
+            operators: Vec::new(),
+            authorization_server: None,
+            client_secret: None,
+        }
+    }
+}
+
+impl Config {
+    /// What holds without a settings file: a development world in the working directory.
+    pub fn dev() -> Self {
+        Self {
+            dev: true,
+            ..Self::default()
+        }
+    }
+
+    /// A development world that keeps everything in `directory` and listens on a free port.
+    pub fn dev_in(directory: impl Into<PathBuf>) -> Self {
+        let directory = directory.into();
+        Self {
+            listen: "127.0.0.1:0".into(),
+            store: directory.join("rctp.db"),
+            signing_key: directory.join("rctp-key.pem"),
+            dev_dir: directory.join("rctp-dev"),
+            ..Self::dev()
+        }
+    }
+
+    /// Reads a settings file. Errors name the setting and never quote the file, which may hold a secret by mistake.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let line = |error: &toml::de::Error| match error.span() {
+            Some(span) => format!("line {}: ", text[..span.start].matches('\n').count() + 1),
+            None => String::new(),
+        };
+        let file = toml::Deserializer::parse(text)
+            .map_err(|e| Error(format!("{}{}", line(&e), e.message())))?;
+        serde_path_to_error::deserialize(file).map_err(|error| {
+            let (path, error) = (error.path().to_string(), error.into_inner());
+            Error(format!("{}{path}: {}", line(&error), error.message()))
+        })
+    }
+
+    /// Where to listen.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        self.listen.parse().map_err(|_| {
+            Error::setting(
+                "listen",
+                format!(
+                    "`{}` is no address with a port; write 127.0.0.1:8080",
+                    self.listen
+                ),
+            )
+        })
+    }
+
+    /// What this program asks of the settings beyond what RCTP itself does.
+    pub fn check(&self) -> Result<(), Error> {
+        let address = self.address()?;
+        match (&self.public_url, self.dev) {
+            (None, false) => {
+                return Err(Error::setting(
+                    "public_url",
+                    "is missing; write the https URL that agents use, or dev = true for a development world",
+                ));
+            }
+            (Some(text), dev) => {
+                let url = url::Url::parse(text).map_err(|e| {
+                    Error::setting("public_url", format!("`{text}` is no URL: {e}"))
+                })?;
+                if url.scheme() != "https" && !dev {
+                    return Err(Error::setting(
+                        "public_url",
+                        format!(
+                            "`{text}` is not https; a proxy in front ends TLS, and agents use its URL"
+                        ),
+                    ));
+                }
+                if url.path() != "/" {
+                    return Err(Error::setting(
+                        "public_url",
+                        format!(
+                            "`{text}` has a path; write scheme and host only: this program serves at the root"
+                        ),
+                    ));
+                }
+            }
+            (None, true) => {}
+        }
+        if self.mechanisms.is_empty() {
+            return Err(Error::setting(
+                "mechanisms",
+                "is empty; write at least one of \"http_signature\" and \"oauth\"",
+            ));
+        }
+        match (&self.authorization_server, self.dev) {
+            (Some(_), true) => {
+                return Err(Error::setting(
+                    "authorization_server",
+                    "a development world brings its own; remove the table, or write dev = false",
+                ));
+            }
+            (None, false) => {
+                return Err(Error::setting(
+                    "authorization_server",
+                    "is missing; write the table with issuer, introspection_endpoint, client_id and client_secret_file",
+                ));
+            }
+            (Some(server), false) => server.check()?,
+            (None, true) => {}
+        }
+        if self.dev && !address.ip().is_loopback() {
+            return Err(Error::setting(
+                "listen",
+                format!(
+                    "a development world listens on loopback only, and {} is not; write 127.0.0.1:{}, or dev = false",
+                    address.ip(),
+                    address.port()
+                ),
+            ));
+        }
+        if !self.dev && self.operators.is_empty() {
+            return Err(Error::setting(
+                "operators",
+                "none is onboarded; add [[operators]] with profile = \"https://…/.well-known/ucp\"",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The mechanisms, as RCTP takes them.
+    pub fn mechanisms(&self) -> Mechanisms {
+        self.mechanisms
+            .iter()
+            .fold(Mechanisms::none(), |all, accepted| match accepted {
+                Accepted::HttpSignature => all.http_signature(),
+                Accepted::Oauth => all.oauth(),
+            })
+    }
+
+    /// The operators, as RCTP takes them.
+    pub fn operators(&self) -> Operators {
+        self.operators
+            .iter()
+            .fold(Operators::default(), |all, onboarded| {
+                let mut operator = Operator::new(&*onboarded.profile);
+                for client in &onboarded.clients {
+                    operator = operator.client(client);
+                }
+                for role in &onboarded.roles {
+                    operator = operator.role(*role);
+                }
+                all.with(operator)
+            })
+    }
+
+    /// The gateway's secret at the introspection endpoint: from the environment, else from the file.
+    pub fn client_secret(&self) -> Result<Secret, Error> {
+        let setting = "authorization_server.client_secret_file";
+        if let Some(secret) = &self.client_secret {
+            return Ok(secret.clone());
+        }
+        let file = self
+            .authorization_server
+            .as_ref()
+            .and_then(|server| server.client_secret_file.as_deref());
+        let Some(path) = file else {
+            return Err(Error::setting(
+                setting,
+                format!("is missing; name a file that holds the secret, or set {CLIENT_SECRET}"),
+            ));
+        };
+        let text = fs::read_to_string(path)
+            .map_err(|e| Error::setting(setting, format!("{}: {e}", path.display())))?;
+        match text.trim() {
+            "" => Err(Error::setting(
+                setting,
+                format!("{} is empty; write the secret into it", path.display()),
+            )),
+            secret => Ok(Secret::new(secret)),
+        }
+    }
+}
+
+impl AuthorizationServer {
+    fn check(&self) -> Result<(), Error> {
+        for (name, text) in [
+            ("authorization_server.issuer", &self.issuer),
+            (
+                "authorization_server.introspection_endpoint",
+                &self.introspection_endpoint,
+            ),
+        ] {
+            let https = url::Url::parse(text).is_ok_and(|url| url.scheme() == "https");
+            if !https {
+                return Err(Error::setting(
+                    name,
+                    format!("`{text}` is no https URL; tokens travel there"),
+                ));
+            }
+        }
+        if self.client_id.is_empty() {
+            return Err(Error::setting(
+                "authorization_server.client_id",
+                "is empty; write the gateway's client id at the authorization server",
+            ));
+        }
+        Ok(())
+    }
+}

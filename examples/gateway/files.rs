@@ -1,0 +1,98 @@
+//! Keys and secrets on disk: readable by their owner alone, never half written, never overwritten by accident.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+use tower_rctp::wire::{base64url, jwk::SigningKey};
+use zeroize::Zeroizing;
+
+use super::Error;
+
+/// A secret text. It is wiped when dropped, and `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(Zeroizing::new(text.into()))
+    }
+
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// 256 random bits in base64url.
+pub fn random() -> Result<String, Error> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error(format!("the operating system gave no random bits: {e}")))?;
+    Ok(base64url(&bytes))
+}
+
+/// The gateway's signing key: read, or made where there is none. `setting` names it in errors.
+pub fn signing_key(path: &Path, setting: &str) -> Result<SigningKey, Error> {
+    let failed = |what: &dyn fmt::Display| Error(format!("{setting}: {}: {what}", path.display()));
+    match fs::metadata(path) {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let key = SigningKey::generate().map_err(|e| failed(&e))?;
+            let pem = key.to_pkcs8_pem().map_err(|e| failed(&e))?;
+            create(path, pem.as_bytes()).map_err(|e| failed(&e))?;
+        }
+        Err(e) => return Err(failed(&e)),
+    }
+    // What is on the disk counts, also where another process was quicker.
+    let pem = Zeroizing::new(fs::read_to_string(path).map_err(|e| failed(&e))?);
+    warn_if_others_can_read(path);
+    SigningKey::from_pkcs8_pem(&pem).map_err(|e| failed(&e))
+}
+
+/// Writes a new file of mode 0600; one that is there already stays as it is.
+pub fn create(path: &Path, contents: &[u8]) -> io::Result<()> {
+    match written(path, contents)?.persist_noclobber(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e.error),
+    }
+}
+
+/// Writes a file of mode 0600 in place of the one that is there.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    written(path, contents)?.persist(path)?;
+    Ok(())
+}
+
+/// A temporary file beside `path`, on the disk. `tempfile` makes it with mode 0600.
+fn written(path: &Path, contents: &[u8]) -> io::Result<NamedTempFile> {
+    let directory: PathBuf = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.into(),
+        _ => ".".into(),
+    };
+    let mut file = NamedTempFile::new_in(directory)?;
+    io::Write::write_all(&mut file, contents)?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+#[cfg(unix)]
+fn warn_if_others_can_read(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    if let Ok(metadata) = fs::metadata(path)
+        && metadata.permissions().mode() & 0o077 != 0
+    {
+        tracing::warn!(file = %path.display(), "others can read this key; run chmod 600 on it");
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_if_others_can_read(_: &Path) {}

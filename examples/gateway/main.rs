@@ -1,0 +1,71 @@
+//! The reference marketplace as a program.
+//!
+//! ```text
+//! cargo run --example gateway                        a development world on http://127.0.0.1:8080
+//! cargo run --example gateway -- --config FILE       a marketplace of your own; see gateway.toml
+//! ```
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `config` | the command line, the environment and the settings file |
+//! | `app` | puts RCTP and the routes together: [`start`] |
+//! | `serve` | connections: limits, deadlines, graceful shutdown |
+//! | `metrics`, `telemetry` | what it tells about itself |
+//! | `files` | keys and secrets on disk |
+//! | `dev`, `authorization` | the development world and its authorization server |
+//!
+//! Other programs may include this file as a module and run the gateway in their own process:
+//! `#[path = "gateway/main.rs"] mod gateway;`, then [`start`].
+#![allow(unreachable_pub)] // a program has no outside: `pub` is for the other files
+
+pub(crate) mod app;
+pub(crate) mod authorization;
+pub(crate) mod config;
+pub(crate) mod dev;
+pub(crate) mod files;
+pub(crate) mod metrics;
+pub(crate) mod serve;
+pub(crate) mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+pub(crate) use self::{
+    app::{Error, start},
+    config::{Cli, Config},
+    dev::DevWorld,
+};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gateway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The program: starts, waits for SIGINT or SIGTERM, and stops.
+pub async fn run(cli: Cli) -> Result<(), Error> {
+    let config = cli.config()?;
+    if cli.check {
+        app::check(&config)?;
+        println!("the settings are fine");
+        return Ok(());
+    }
+    telemetry::init(&cli.log, cli.log_format)?;
+    let stop = serve::stop_signal()?;
+    let running = start(config).await?;
+    if let Some(world) = &running.world {
+        println!("{}", world.banner());
+    }
+    tracing::info!(address = %running.address, public_url = running.rctp.public_url(), "listening");
+    stop.await;
+    tracing::info!("stopping: requests in progress are completed, no new ones are taken");
+    running.stop().await;
+    tracing::info!("stopped");
+    Ok(())
+}

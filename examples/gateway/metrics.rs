@@ -1,0 +1,204 @@
+//! What the gateway counts, in the OpenMetrics text format, and the log line of each request.
+//!
+//! | metric | labels |
+//! |---|---|
+//! | `rctp_decisions_total` | `operation`, `verb`, `outcome` (`auto`, `ask`, `forbid`), `reason` |
+//! | `rctp_requests_total` | `status` (`2xx`, …) |
+//! | `rctp_request_duration_seconds` | `operation` |
+//! | `rctp_build_info` | `version` |
+//!
+//! Repeats that were answered from the store are requests, but no decisions.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::StatusCode;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+        info::Info,
+    },
+    registry::Registry,
+};
+use tower_rctp::{
+    layer::arrive::Answered,
+    protocol::{
+        decision::Decision,
+        operation::{Op, Verb},
+    },
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DecisionLabels {
+    operation: &'static str,
+    verb: &'static str,
+    outcome: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StatusLabels {
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OperationLabels {
+    operation: &'static str,
+}
+
+/// The counters.
+pub struct Metrics {
+    registry: Registry,
+    decisions: Family<DecisionLabels, Counter>,
+    requests: Family<StatusLabels, Counter>,
+    seconds: Family<OperationLabels, Histogram>,
+}
+
+impl Metrics {
+    pub fn new() -> Arc<Self> {
+        let mut registry = Registry::with_prefix("rctp");
+        let decisions = Family::default();
+        let requests = Family::default();
+        // From half a millisecond, about what a local commit takes, to 16 seconds.
+        let seconds: Family<_, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 16)));
+        registry.register("decisions", "Decisions stated to agents", decisions.clone());
+        registry.register("requests", "HTTP requests answered", requests.clone());
+        registry.register(
+            "request_duration_seconds",
+            "Time to answer a request",
+            seconds.clone(),
+        );
+        registry.register(
+            "build",
+            "The program",
+            Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        Arc::new(Self {
+            registry,
+            decisions,
+            requests,
+            seconds,
+        })
+    }
+
+    /// The text for `GET /metrics`.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut out = String::new();
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
+    }
+
+    fn count(&self, answered: &Answer, status: StatusCode, took: Duration) {
+        self.requests
+            .get_or_create(&StatusLabels {
+                status: class(status),
+            })
+            .inc();
+        self.seconds
+            .get_or_create(&OperationLabels {
+                operation: answered.operation,
+            })
+            .observe(took.as_secs_f64());
+        if let Some((outcome, reason)) = answered.decision {
+            self.decisions
+                .get_or_create(&DecisionLabels {
+                    operation: answered.operation,
+                    verb: answered.verb,
+                    outcome,
+                    reason,
+                })
+                .inc();
+        }
+    }
+}
+
+/// [`Answered`] in the words of logs and metrics.
+struct Answer {
+    operation: &'static str,
+    verb: &'static str,
+    decision: Option<(&'static str, &'static str)>,
+    refused: &'static str,
+    replayed: bool,
+}
+
+impl Answer {
+    fn of(response: &Response) -> Self {
+        let answered = response.extensions().get::<Answered>();
+        let operation = answered.and_then(|a| a.operation);
+        let decision = answered.and_then(|a| a.decision.as_ref());
+        Self {
+            operation: operation.map_or("other", Op::name),
+            verb: operation
+                .and_then(|op| op.row().verb)
+                .map_or("", Verb::as_str),
+            decision: decision.map(|decision| {
+                let reason = match decision {
+                    Decision::Forbid { reason, .. } => reason.as_str(),
+                    Decision::Auto | Decision::Ask { .. } => "",
+                };
+                (decision.outcome(), reason)
+            }),
+            refused: answered.and_then(|a| a.refused).map_or("", |c| c.as_str()),
+            replayed: answered.is_some_and(|a| a.replayed),
+        }
+    }
+}
+
+fn class(status: StatusCode) -> &'static str {
+    match status.as_u16() / 100 {
+        1 => "1xx",
+        2 => "2xx",
+        3 => "3xx",
+        4 => "4xx",
+        _ => "5xx",
+    }
+}
+
+/// Counts and logs a request; goes outside the stack. The query is left out of the line, and so is everything that
+/// the request carries.
+pub async fn observe(
+    State(metrics): State<Arc<Metrics>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let response = next.run(request).await;
+    let (status, took) = (response.status(), begun.elapsed());
+    let answer = Answer::of(&response);
+    metrics.count(&answer, status, took);
+    let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                %method,
+                path,
+                operation = answer.operation,
+                decision = answer.decision.map_or("", |(outcome, _)| outcome),
+                refused = answer.refused,
+                replayed = answer.replayed,
+                status = status.as_u16(),
+                milliseconds,
+                "request"
+            )
+        };
+    }
+    match path.as_str() {
+        // Asked every few seconds by machines.
+        "/health" | "/metrics" if status.is_success() => line!(debug),
+        _ => line!(info),
+    }
+    response
+}
