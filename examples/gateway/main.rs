@@ -58,9 +58,10 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
     }
     telemetry::init(&cli.log, cli.log_format)?;
     let stop = serve::stop_signal()?;
+    let dev_dir = config.dev_dir.clone();
     let running = start(config).await?;
     if let Some(world) = &running.world {
-        println!("{}", world.banner());
+        println!("{}", world.banner(&dev_dir));
     }
     tracing::info!(address = %running.address, public_url = running.rctp.public_url(), "listening");
     stop.await;

@@ -11,6 +11,8 @@
 //! outlive a restart is in one file, which is replaced as a whole by each change. Grants begin with
 //! [`Authorization::grant`]; a consent flow would end there too.
 
+mod routes;
+
 use std::{
     collections::{BTreeMap, HashMap},
     fs, io,
@@ -18,15 +20,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
-use axum::{
-    Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, State},
-    response::{IntoResponse, Response},
-    routing::{get, post},
-};
-use base64::{Engine, engine::general_purpose::STANDARD};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tower_rctp::{
@@ -47,8 +40,6 @@ pub const ACCESS_SECONDS: i64 = 900;
 pub const GRANT_SECONDS: i64 = 30 * 86_400;
 /// How long what has ended is remembered, so that it is refused by its own reason.
 const REMEMBERED_SECONDS: i64 = 7 * 86_400;
-/// No request here is larger.
-const BODY_LIMIT: usize = 16 * 1024;
 
 /// A client of this server.
 pub struct Client {
@@ -177,21 +168,82 @@ impl Authorization {
         .ok_or_else(|| Error("the new grant has ended already".into()))
     }
 
-    /// More tokens for a grant that is in force; `None` for one that is not.
-    pub async fn renew(self: &Arc<Self>, grant_id: String) -> Result<Option<Tokens>, Error> {
+    /// More tokens for a grant; `None` unless it is in force and is just what is `granted`.
+    pub async fn renew(
+        self: &Arc<Self>,
+        grant_id: String,
+        granted: Granted,
+    ) -> Result<Option<Tokens>, Error> {
         let fresh = Fresh::new(self.clock.now())?;
-        self.change(move |kept| fresh.tokens(kept, &grant_id)).await
+        self.change(move |kept| {
+            let same = kept.grants.get(&grant_id)?.granted == granted;
+            same.then(|| fresh.tokens(kept, &grant_id)).flatten()
+        })
+        .await
     }
 
-    /// The routes.
-    pub fn router(self: &Arc<Self>) -> Router {
-        Router::new()
-            .route("/.well-known/oauth-authorization-server", get(metadata))
-            .route("/oauth/token", post(token))
-            .route("/oauth/introspect", post(introspect))
-            .route("/oauth/revoke", post(revoke))
-            .layer(DefaultBodyLimit::max(BODY_LIMIT))
-            .with_state(self.clone())
+    /// A token of the client's own, with which it acts as a buyer (binding 2.2).
+    async fn own_token(self: &Arc<Self>, client_id: String) -> Result<String, Error> {
+        let token = files::random()?;
+        let key = digest(&token);
+        let access = Access {
+            client_id,
+            grant_id: None,
+            expires_at: self.clock.now().plus(ACCESS_SECONDS),
+        };
+        self.change(move |kept| kept.access.insert(key, access))
+            .await?;
+        Ok(token)
+    }
+
+    /// The next tokens of the client's grant. A refresh token that was used before revokes it (binding 3.2).
+    async fn refresh(
+        self: &Arc<Self>,
+        client_id: String,
+        refresh_token: &str,
+    ) -> Result<Option<(Tokens, Granted)>, Error> {
+        let fresh = Fresh::new(self.clock.now())?;
+        let key = digest(refresh_token);
+        self.change(move |kept| {
+            let refresh = kept.refresh.get_mut(&key)?;
+            let grant = kept.grants.get_mut(&refresh.grant_id)?;
+            if grant.granted.client_id != client_id {
+                return None;
+            }
+            if std::mem::replace(&mut refresh.used, true) {
+                tracing::warn!("a refresh token was used twice; its grant is revoked");
+                grant.revoked = true;
+                return None;
+            }
+            let (grant_id, granted) = (refresh.grant_id.clone(), grant.granted.clone());
+            Some((fresh.tokens(kept, &grant_id)?, granted))
+        })
+        .await
+    }
+
+    /// Revokes the client's token; one of a grant takes the whole grant with it, whichever token it is. `false` when
+    /// it is another client's; one that is not known is as good as revoked (RFC 7009 §2.2).
+    async fn revoke(self: &Arc<Self>, client_id: String, token: &str) -> Result<bool, Error> {
+        let key = digest(token);
+        self.change(move |kept| {
+            let grant_id = match (kept.access.get(&key), kept.refresh.get(&key)) {
+                (Some(access), _) if access.client_id != client_id => return false,
+                (Some(access), _) => access.grant_id.clone(),
+                (None, Some(refresh)) => Some(refresh.grant_id.clone()),
+                (None, None) => return true,
+            };
+            let Some(grant_id) = grant_id else {
+                kept.access.remove(&key);
+                return true;
+            };
+            match kept.grants.get_mut(&grant_id) {
+                Some(grant) if grant.granted.client_id != client_id => return false,
+                Some(grant) => grant.revoked = true,
+                None => {}
+            }
+            true
+        })
+        .await
     }
 
     fn kept(&self) -> Arc<Kept> {
@@ -225,24 +277,6 @@ impl Authorization {
         changed
             .await
             .map_err(|e| Error(format!("tokens cannot be written: {e}")))?
-    }
-
-    /// The client that the request proves to be.
-    fn client(&self, headers: &HeaderMap) -> Result<&Client, Refused> {
-        let credentials = || {
-            let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-            let (scheme, encoded) = value.split_once(' ')?;
-            if !scheme.eq_ignore_ascii_case("basic") {
-                return None;
-            }
-            let pair = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
-            let (id, secret) = pair.split_once(':')?;
-            let client = self.clients.get(&*decoded(id))?;
-            // Digests are compared, so that the time taken says nothing of the secret.
-            let same = sha256(decoded(secret).as_bytes()) == sha256(client.secret.as_bytes());
-            same.then_some(client)
-        };
-        credentials().ok_or(Refused::CLIENT)
     }
 
     /// What is said of an access token (binding 3.3, R6).
@@ -329,12 +363,6 @@ impl Kept {
         self.refresh
             .retain(|_, refresh| grants.contains_key(&refresh.grant_id));
     }
-
-    fn revoke(&mut self, grant_id: &str) {
-        if let Some(grant) = self.grants.get_mut(grant_id) {
-            grant.revoked = true;
-        }
-    }
 }
 
 /// A pair of tokens that are not known to anyone yet.
@@ -382,241 +410,4 @@ impl Fresh {
 
 fn digest(token: &str) -> String {
     base64url(&sha256(token.as_bytes()))
-}
-
-/// `application/x-www-form-urlencoded` text, as RFC 6749 §2.3.1 writes credentials.
-fn decoded(text: &str) -> String {
-    let form = format!("{text}=");
-    url::form_urlencoded::parse(form.as_bytes())
-        .next()
-        .map(|(name, _)| name.into_owned())
-        .unwrap_or_default()
-}
-
-/// The parameters of a request; one that occurs twice is refused (RFC 6749 §3.2).
-struct Form(HashMap<String, String>);
-
-impl Form {
-    fn read(body: &[u8]) -> Result<Self, Refused> {
-        let mut form = HashMap::new();
-        for (name, value) in url::form_urlencoded::parse(body) {
-            if form.insert(name.into_owned(), value.into_owned()).is_some() {
-                return Err(Refused::REQUEST);
-            }
-        }
-        Ok(Self(form))
-    }
-
-    fn get(&self, name: &str) -> Result<&str, Refused> {
-        self.0.get(name).map(String::as_str).ok_or(Refused::REQUEST)
-    }
-}
-
-/// An error of RFC 6749 §5.2.
-struct Refused {
-    status: StatusCode,
-    error: &'static str,
-    description: &'static str,
-}
-
-impl Refused {
-    const CLIENT: Self = Self {
-        status: StatusCode::UNAUTHORIZED,
-        error: "invalid_client",
-        description: "authenticate with the client's id and secret (HTTP Basic)",
-    };
-    const REQUEST: Self = Self::bad("invalid_request", "a parameter is missing or occurs twice");
-    const RIGHT: Self = Self::bad("unauthorized_client", "this client may not do this");
-
-    const fn bad(error: &'static str, description: &'static str) -> Self {
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            error,
-            description,
-        }
-    }
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        tracing::error!(%error, "the authorization server could not answer");
-        Self {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            error: "temporarily_unavailable",
-            description: "try again",
-        }
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let body = json!({"error": self.error, "error_description": self.description});
-        let mut response = (self.status, NO_STORE, Json(body)).into_response();
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(
-                header::WWW_AUTHENTICATE,
-                HeaderValue::from_static("Basic realm=\"rctp\""),
-            );
-        }
-        response
-    }
-}
-
-const NO_STORE: [(header::HeaderName, &str); 1] = [(header::CACHE_CONTROL, "no-store")];
-
-type Server = State<Arc<Authorization>>;
-
-async fn metadata(State(server): Server) -> Json<Value> {
-    let issuer = &server.issuer;
-    Json(json!({
-        "issuer": issuer,
-        "token_endpoint": format!("{issuer}/oauth/token"),
-        "introspection_endpoint": format!("{issuer}/oauth/introspect"),
-        "revocation_endpoint": format!("{issuer}/oauth/revoke"),
-        "token_endpoint_auth_methods_supported": ["client_secret_basic"],
-        "introspection_endpoint_auth_methods_supported": ["client_secret_basic"],
-        "revocation_endpoint_auth_methods_supported": ["client_secret_basic"],
-        "grant_types_supported": ["client_credentials", "refresh_token"],
-        "response_types_supported": [],
-        "scopes_supported": server.scopes,
-        "authorization_details_types_supported": [DETAILS_TYPE],
-    }))
-}
-
-async fn token(
-    State(server): Server,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Refused> {
-    let client = server.client(&headers)?;
-    let form = Form::read(&body)?;
-    if client.gateway {
-        return Err(Refused::RIGHT);
-    }
-    let answer = match form.get("grant_type")? {
-        "client_credentials" => own_token(&server, client).await?,
-        "refresh_token" => refreshed(&server, client, form.get("refresh_token")?).await?,
-        _ => {
-            return Err(Refused::bad(
-                "unsupported_grant_type",
-                "use client_credentials or refresh_token",
-            ));
-        }
-    };
-    Ok((NO_STORE, Json(answer)).into_response())
-}
-
-/// A token of the client's own, with which it acts as a buyer (binding 2.2).
-async fn own_token(server: &Arc<Authorization>, client: &Client) -> Result<Value, Refused> {
-    let token = files::random()?;
-    let access = Access {
-        client_id: client.id.clone(),
-        grant_id: None,
-        expires_at: server.clock.now().plus(ACCESS_SECONDS),
-    };
-    let key = digest(&token);
-    server
-        .change(move |kept| kept.access.insert(key, access))
-        .await?;
-    Ok(json!({"access_token": token, "token_type": "Bearer", "expires_in": ACCESS_SECONDS}))
-}
-
-/// The next tokens of a grant. A refresh token that was used before revokes it (binding 3.2).
-async fn refreshed(
-    server: &Arc<Authorization>,
-    client: &Client,
-    token: &str,
-) -> Result<Value, Refused> {
-    let invalid = || {
-        Refused::bad(
-            "invalid_grant",
-            "the refresh token is unknown, used, or of a grant that has ended",
-        )
-    };
-    let fresh = Fresh::new(server.clock.now())?;
-    let now = fresh.now;
-    let (key, client_id) = (digest(token), client.id.clone());
-    let renewed = server
-        .change(move |kept| {
-            let refresh = kept.refresh.get_mut(&key)?;
-            let grant_id = refresh.grant_id.clone();
-            let granted = kept.grants.get(&grant_id)?.granted.clone();
-            if granted.client_id != client_id {
-                return None;
-            }
-            if std::mem::replace(&mut refresh.used, true) {
-                tracing::warn!(
-                    grant_id,
-                    "a refresh token was used twice; the grant is revoked"
-                );
-                kept.revoke(&grant_id);
-                return None;
-            }
-            Some((fresh.tokens(kept, &grant_id)?, granted))
-        })
-        .await?;
-    let (tokens, granted) = renewed.ok_or_else(invalid)?;
-    Ok(json!({
-        "access_token": tokens.access_token,
-        "token_type": "Bearer",
-        "expires_in": now.until(tokens.access_expires_at),
-        "refresh_token": tokens.refresh_token,
-        "scope": granted.scope(),
-        "authorization_details": [granted.details()],
-    }))
-}
-
-async fn introspect(
-    State(server): Server,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Refused> {
-    if !server.client(&headers)?.gateway {
-        return Err(Refused::RIGHT);
-    }
-    let form = Form::read(&body)?;
-    let said = server.introspection(form.get("token")?);
-    Ok((NO_STORE, Json(said)).into_response())
-}
-
-/// RFC 7009. A token of a grant takes the whole grant with it, whichever token it is.
-async fn revoke(
-    State(server): Server,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Refused> {
-    let client = server.client(&headers)?;
-    let form = Form::read(&body)?;
-    let (key, client_id) = (digest(form.get("token")?), client.id.clone());
-    let allowed = server
-        .change(move |kept| {
-            let access = kept.access.get(&key);
-            let grant_id = match (access, kept.refresh.get(&key)) {
-                (Some(access), _) if access.grant_id.is_none() => {
-                    let own = access.client_id == client_id;
-                    if own {
-                        kept.access.remove(&key);
-                    }
-                    return own;
-                }
-                (Some(access), _) => access.grant_id.clone(),
-                (None, Some(refresh)) => Some(refresh.grant_id.clone()),
-                // §2.2: an unknown token is as good as revoked.
-                (None, None) => return true,
-            };
-            let grant_id = grant_id.unwrap_or_default();
-            let own = kept
-                .grants
-                .get(&grant_id)
-                .is_some_and(|grant| grant.granted.client_id == client_id);
-            if own {
-                kept.revoke(&grant_id);
-            }
-            own
-        })
-        .await?;
-    if !allowed {
-        return Err(Refused::RIGHT);
-    }
-    Ok((StatusCode::OK, NO_STORE).into_response())
 }
