@@ -91,9 +91,17 @@ fn single_rate(args: &Args) -> Result<f64, Failure> {
         max_group: 1,
         ..SqliteOptions::default()
     };
-    let store = runtime.block_on(SqliteStore::open_with(directory.path().join("single.db"), options))?;
+    let store = runtime.block_on(SqliteStore::open_with(
+        directory.path().join("single.db"),
+        options,
+    ))?;
     let key = Arc::new(SigningKey::generate()?);
-    Ok(committers::rate(&runtime, store, &key, args.connections as u64))
+    Ok(committers::rate(
+        &runtime,
+        store,
+        &key,
+        args.connections as u64,
+    ))
 }
 
 struct Taken {
@@ -114,7 +122,10 @@ async fn over_http(args: &Args) -> Result<Taken, Failure> {
 }
 
 async fn offer(args: &Args, running: &gateway::app::Running) -> Result<Taken, Failure> {
-    let world = running.world.as_ref().ok_or("the gateway has no development world")?;
+    let world = running
+        .world
+        .as_ref()
+        .ok_or("the gateway has no development world")?;
     let agent = &world.agents.buyer;
     let signer = Signer::new(&agent.profile, agent.key.clone())?;
     let body = Bytes::from(
@@ -166,7 +177,9 @@ async fn offer(args: &Args, running: &gateway::app::Running) -> Result<Taken, Fa
                     take(&mut connection, request).await?;
                     latencies.push(began.elapsed());
                 }
-                Err(Failure::from("all requests were taken before the time was over"))
+                Err(Failure::from(
+                    "all requests were taken before the time was over",
+                ))
             })
         })
         .collect();
@@ -200,7 +213,11 @@ async fn take(connection: &mut Connection, request: Request<Full<Bytes>>) -> Res
     let status = response.status();
     let body = response.into_body().collect().await?.to_bytes();
     if status != StatusCode::CREATED {
-        return Err(format!("an offer was answered {status}: {}", String::from_utf8_lossy(&body)).into());
+        return Err(format!(
+            "an offer was answered {status}: {}",
+            String::from_utf8_lossy(&body)
+        )
+        .into());
     }
     Ok(())
 }

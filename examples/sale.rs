@@ -95,8 +95,14 @@ impl Sale {
     async fn play(mut self) -> Result<(), Failure> {
         // What happens on the marketplace's own pages: a listing whose terms are confirmed, and a grant.
         let floor = json!({"floor": {"amount": FLOOR, "currency": "EUR"}});
-        let listing_id = self.marketplace("/dev/listings", &floor).await?.text("listing_id")?;
-        let probed_id = self.marketplace("/dev/listings", &floor).await?.text("listing_id")?;
+        let listing_id = self
+            .marketplace("/dev/listings", &floor)
+            .await?
+            .text("listing_id")?;
+        let probed_id = self
+            .marketplace("/dev/listings", &floor)
+            .await?
+            .text("listing_id")?;
         let grant = self
             .marketplace("/dev/grants", &json!({"tier": "auto"}))
             .await?;
@@ -181,7 +187,7 @@ impl Sale {
             return Err("the repeat was answered differently".into());
         }
         let mut other = clone(&redemption);
-        *other.body_mut() = Bytes::from(json!({"checkout": "another"}).to_string());
+        *other.body_mut() = Bytes::from(json!({"checkout": "not.the.same"}).to_string());
         self.buyer.sign(&mut other)?;
         let conflict = self.send(other).await?;
         self.step("its key with another body", &conflict, 409, "")?;
@@ -238,7 +244,10 @@ impl Sale {
             verify_chain(chain, &keys).map_err(|broken| format!("the {kind} chain: {broken}"))?;
             if chain.len() < least {
                 let found = chain.len();
-                return Err(format!("the {kind} chain has {found} entries, at least {least} were made").into());
+                return Err(format!(
+                    "the {kind} chain has {found} entries, at least {least} were made"
+                )
+                .into());
             }
             if answer.whole().contains(&FLOOR.to_string()) {
                 return Err(format!("the {kind} chain tells the floor").into());
@@ -308,8 +317,7 @@ impl Sale {
 
     /// Something that a person does on the marketplace's pages.
     async fn marketplace(&self, path: &str, body: &Value) -> Result<Answer, Failure> {
-        let mut request =
-            self.request(Method::POST, path, Some(body), Some(&self.world.secret))?;
+        let mut request = self.request(Method::POST, path, Some(body), Some(&self.world.secret))?;
         request
             .headers_mut()
             .insert(header::CONTENT_TYPE, "application/json".parse()?);

@@ -43,6 +43,7 @@ proptest! {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // a test holds a few
 enum Step {
     Commit(Unit),
     Sweep(i64),
