@@ -35,6 +35,7 @@ use tower_rctp::wire::{
         self, Authority, Component, Coverage, Freshness, Message, Params, Policy, Presented,
     },
 };
+use tower_rctp_peers::in_turns;
 
 const HOST: &str = "gateway.marketplace.example";
 const UCP_AGENT: HeaderName = HeaderName::from_static("ucp-agent");
@@ -79,29 +80,6 @@ fn main() {
         of("sign"),
         subject.base.len(),
     );
-}
-
-/// The median of each operation in µs, all of them run in turns.
-fn in_turns(operations: &[(&str, &dyn Fn())]) -> Vec<f64> {
-    const ROUNDS: usize = 201;
-    const CALLS: u32 = 10;
-    let mut times = vec![Vec::with_capacity(ROUNDS); operations.len()];
-    for _ in 0..ROUNDS {
-        for ((_, operation), times) in operations.iter().zip(&mut times) {
-            let start = Instant::now();
-            for _ in 0..CALLS {
-                operation();
-            }
-            times.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS));
-        }
-    }
-    times
-        .into_iter()
-        .map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            times[ROUNDS / 2]
-        })
-        .collect()
 }
 
 /// One signed POST with a body of 600 bytes, and everything to verify and to sign it.
