@@ -230,7 +230,7 @@ async fn develop(
 }
 
 /// All routes: RCTP's behind its layers, then ours, then 404.
-fn router(rctp: &Rctp, issuer: &str, metrics: Arc<Metrics>, routes: Router) -> Router {
+pub fn router(rctp: &Rctp, issuer: &str, metrics: Arc<Metrics>, routes: Router) -> Router {
     let resource = discovery::protected_resource(rctp.public_url(), issuer, rctp.policy());
     let app = Router::new()
         .route("/health", get(health).with_state(rctp.clone()))

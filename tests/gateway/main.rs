@@ -1,0 +1,14 @@
+//! The example gateway, over real HTTP: its settings, its documents, what it counts and logs, and how it ends.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+#[allow(dead_code, unused_imports)]
+#[path = "../../examples/gateway/main.rs"]
+mod gateway;
+
+mod authorization;
+mod dev;
+mod end;
+mod program;
+mod serves;
+mod settings;
+mod shop;

@@ -1,0 +1,150 @@
+//! What it serves, counts and leaves out.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::shop::{FLOOR, Shop, offer_body, sign};
+
+#[tokio::test]
+async fn it_serves_its_documents() {
+    let shop = Shop::open().await;
+    let url = &shop.world.url;
+
+    let health = shop.get("/health").await;
+    assert_eq!((health.status, health.body), (200, json!({"status": "ok"})));
+
+    let profile = shop.get("/.well-known/ucp").await.body;
+    assert_eq!(profile, shop.running().rctp.profile());
+    let rest = &profile["ucp"]["services"]["dev.rctp"][0];
+    assert_eq!(rest["endpoint"], format!("{url}/"));
+
+    let resource = shop.get("/.well-known/oauth-protected-resource").await.body;
+    assert_eq!(resource["resource"], **url);
+    assert_eq!(resource["authorization_servers"], json!([url]));
+
+    let server = shop
+        .get("/.well-known/oauth-authorization-server")
+        .await
+        .body;
+    assert_eq!(server["issuer"], **url);
+    assert_eq!(server["token_endpoint"], format!("{url}/oauth/token"));
+
+    let nowhere = shop.get("/nowhere").await;
+    assert_eq!((nowhere.status, nowhere.error()), (404, "not_found"));
+    let head = shop
+        .http
+        .head(format!("{url}/health"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(head.status(), 200);
+    let post = shop
+        .http
+        .post(format!("{url}/health"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        (post.status().as_u16(), &post.headers()["allow"]),
+        (405, &"GET,HEAD".parse().unwrap())
+    );
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn it_counts_decisions_by_verb_outcome_and_reason() {
+    let shop = Shop::open().await;
+    let listing = shop.new_listing().await;
+    let low = shop.offer(&listing, FLOOR - 1).await;
+    assert_eq!((low.status, low.error()), (422, "below_floor"));
+    let offer = shop.offer(&listing, FLOOR).await;
+    assert_eq!(offer.status, 201, "{:?}", offer.body);
+    let accept = format!("/offers/{}/accept", offer.get("offer_id"));
+    let asked = shop
+        .seller(&accept, &shop.world.grants.ask.access_token)
+        .await;
+    assert_eq!(asked.status, 202, "{:?}", asked.body);
+    shop.get("/nowhere").await;
+
+    let metrics = shop.get("/metrics").await;
+    assert!(
+        metrics.headers["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
+    for line in [
+        r#"rctp_decisions_total{operation="create_offer",verb="offer.create",outcome="forbid",reason="below_floor"} 1"#,
+        r#"rctp_decisions_total{operation="create_offer",verb="offer.create",outcome="auto",reason=""} 1"#,
+        r#"rctp_decisions_total{operation="accept_offer",verb="offer.accept",outcome="ask",reason=""} 1"#,
+        r#"rctp_request_duration_seconds_count{operation="create_offer"} 2"#,
+        r#"rctp_requests_total{status="4xx"} 2"#,
+        r#"rctp_build_info{version="#,
+    ] {
+        assert!(
+            metrics.text.lines().any(|l| l.starts_with(line)),
+            "{line} is not in\n{}",
+            metrics.text
+        );
+    }
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_repeat_is_no_second_decision() {
+    let shop = Shop::open().await;
+    let listing = shop.new_listing().await;
+    let mut request = shop.request(Method::POST, "/offers", offer_body(&listing, FLOOR));
+    sign(&shop.world.agents.buyer, &mut request);
+    let first = shop.send(request.clone()).await;
+    let second = shop.send(request).await;
+    assert_eq!((first.status, &first.body), (201, &second.body));
+    let metrics = shop.get("/metrics").await.text;
+    let counted = r#"rctp_decisions_total{operation="create_offer",verb="offer.create",outcome="auto",reason=""} 1"#;
+    assert!(metrics.contains(counted), "{metrics}");
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn an_agent_without_keys_buys_and_sells_by_token() {
+    let shop = Shop::open().await;
+    let listing = shop.new_listing().await;
+    let buyer = &shop.world.agents.buyer;
+    let token = shop
+        .token(buyer, &[("grant_type", "client_credentials")])
+        .await;
+    assert_eq!(
+        (token.status, &token.body["expires_in"]),
+        (200, &json!(900))
+    );
+    let token = token.get("access_token");
+    let offer = shop
+        .unsigned("/offers", &token, offer_body(&listing, FLOOR))
+        .await;
+    assert_eq!(offer.status, 201, "{:?}", offer.body);
+    let accept = format!("/offers/{}/accept", offer.get("offer_id"));
+    let accepted = shop
+        .unsigned(&accept, &shop.world.grants.unsigned.access_token, json!({}))
+        .await;
+    assert_eq!(accepted.status, 200, "{:?}", accepted.body);
+    assert_eq!(accepted.get("state"), "accepted");
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn both_names_of_loopback_may_be_signed_for() {
+    let shop = Shop::open().await;
+    let port = shop.running().address.port();
+    let mut request = shop.request(
+        Method::GET,
+        &format!("/listings/{}", shop.world.listing_id),
+        Value::Null,
+    );
+    *request.uri_mut() = format!("http://localhost:{port}{}", request.uri().path())
+        .parse()
+        .unwrap();
+    sign(&shop.world.agents.buyer, &mut request);
+    let listing = shop.send(request).await;
+    assert_eq!(listing.status, 200, "{:?}", listing.body);
+    shop.close().await;
+}

@@ -1,0 +1,208 @@
+//! A gateway to test, and its agents.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, header};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tower_rctp::client::Signer;
+
+use crate::gateway::{Config, DevWorld, app::Running, dev::DevAgent, start};
+
+/// A floor that occurs nowhere else, not even in a time or an id.
+pub const FLOOR: u64 = 432_176_553_217;
+
+/// A development gateway, and its agents.
+pub struct Shop {
+    pub world: DevWorld,
+    pub http: reqwest::Client,
+    /// When it runs in this process.
+    own: Option<(Running, TempDir)>,
+}
+
+/// An answer, read whole.
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+    pub body: Value,
+}
+
+impl Answer {
+    pub fn error(&self) -> &str {
+        self.body["error"].as_str().unwrap_or_default()
+    }
+
+    /// A string member.
+    pub fn get(&self, member: &str) -> String {
+        self.body[member].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+pub fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+pub fn offer_body(listing_id: &str, amount: u64) -> Value {
+    json!({
+        "listing_id": listing_id,
+        "deal_terms": {
+            "price": {"amount": amount, "currency": "EUR"},
+            "fulfillment": {"method_type": "shipping", "selected_option_id": "standard"},
+            "payment": {"selected_term_id": "prepaid"},
+        },
+    })
+}
+
+pub fn sign(agent: &DevAgent, request: &mut Request<Bytes>) {
+    let signer = Signer::new(&agent.profile, agent.key.clone()).unwrap();
+    signer.sign(request).unwrap();
+}
+
+impl Shop {
+    /// Starts one in this process, on a free port, in a directory of its own.
+    pub async fn open() -> Self {
+        Self::open_in(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn open_in(directory: TempDir) -> Self {
+        let running = start(Config::dev_in(directory.path())).await.unwrap();
+        let world = running.world.clone().unwrap();
+        Self {
+            own: Some((running, directory)),
+            ..Self::visit(world)
+        }
+    }
+
+    /// One that another process runs.
+    pub fn visit(world: DevWorld) -> Self {
+        Self {
+            world,
+            http: client(),
+            own: None,
+        }
+    }
+
+    pub fn running(&self) -> &Running {
+        &self.own.as_ref().unwrap().0
+    }
+
+    pub fn config(&self) -> Config {
+        Config::dev_in(self.own.as_ref().unwrap().1.path())
+    }
+
+    /// Stops it; the directory stays until the answer is dropped.
+    pub async fn close(self) -> TempDir {
+        let (running, directory) = self.own.unwrap();
+        running.stop().await;
+        directory
+    }
+
+    pub async fn restart(self) -> Self {
+        Self::open_in(self.close().await).await
+    }
+
+    pub fn request(&self, method: Method, path: &str, body: Value) -> Request<Bytes> {
+        let body = match body {
+            Value::Null => Bytes::new(),
+            body => Bytes::from(body.to_string()),
+        };
+        Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.world.url))
+            .body(body)
+            .unwrap()
+    }
+
+    pub async fn send(&self, request: Request<Bytes>) -> Answer {
+        self.answer(reqwest::Request::try_from(request).unwrap())
+            .await
+    }
+
+    async fn answer(&self, request: reqwest::Request) -> Answer {
+        let response = self.http.execute(request).await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or_default();
+        Answer {
+            status,
+            headers,
+            text,
+            body,
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path, Value::Null))
+            .await
+    }
+
+    pub async fn offer(&self, listing_id: &str, amount: u64) -> Answer {
+        let mut request = self.request(Method::POST, "/offers", offer_body(listing_id, amount));
+        sign(&self.world.agents.buyer, &mut request);
+        self.send(request).await
+    }
+
+    /// A signed request of the seller's agent.
+    pub async fn seller(&self, path: &str, token: &str) -> Answer {
+        let mut request = self.request(Method::POST, path, json!({}));
+        let bearer = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert(header::AUTHORIZATION, bearer);
+        sign(&self.world.agents.seller, &mut request);
+        self.send(request).await
+    }
+
+    pub async fn unsigned(&self, path: &str, token: &str, body: Value) -> Answer {
+        let request = self
+            .http
+            .post(format!("{}{path}", self.world.url))
+            .bearer_auth(token)
+            .header(
+                "idempotency-key",
+                format!("a-key-of-enough-entropy-{path}").replace('/', "-"),
+            )
+            .json(&body);
+        self.answer(request.build().unwrap()).await
+    }
+
+    /// The seller on the marketplace's own pages.
+    pub async fn marketplace(&self, path: &str, body: Value) -> Answer {
+        let request = self
+            .http
+            .post(format!("{}{path}", self.world.url))
+            .bearer_auth(&self.world.secret)
+            .json(&body);
+        self.answer(request.build().unwrap()).await
+    }
+
+    pub async fn new_listing(&self) -> String {
+        let money = |amount| json!({"amount": amount, "currency": "EUR"});
+        let body = json!({"floor": money(FLOOR), "list_price": money(2 * FLOOR)});
+        let listing = self.marketplace("/dev/listings", body).await;
+        assert_eq!(listing.status, 201, "{:?}", listing.body);
+        assert!(!listing.text.contains(&FLOOR.to_string()));
+        listing.get("listing_id")
+    }
+
+    pub async fn token(&self, agent: &DevAgent, form: &[(&str, &str)]) -> Answer {
+        self.authorization("token", agent, form).await
+    }
+
+    pub async fn revoke(&self, agent: &DevAgent, token: &str) -> u16 {
+        self.authorization("revoke", agent, &[("token", token)])
+            .await
+            .status
+    }
+
+    async fn authorization(&self, path: &str, agent: &DevAgent, form: &[(&str, &str)]) -> Answer {
+        let form = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(form)
+            .finish();
+        let request = self
+            .http
+            .post(format!("{}/oauth/{path}", self.world.url))
+            .basic_auth(&agent.client_id, Some(&agent.client_secret))
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(form);
+        self.answer(request.build().unwrap()).await
+    }
+}
