@@ -34,6 +34,8 @@ use super::{
 
 /// How long a request may take as a whole, its body included.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// How long the store may take to say that it is well.
+const HEALTH: Duration = Duration::from_secs(5);
 /// How often what is kept no longer is forgotten.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -252,14 +254,14 @@ fn document(document: Value) -> axum::routing::MethodRouter {
 
 async fn health(State(rctp): State<Rctp>) -> Response {
     let no_store = [(header::CACHE_CONTROL, "no-store")];
-    match rctp.store().health().await {
-        Ok(()) => (no_store, Json(json!({"status": "ok"}))).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "the health check failed");
-            let body = json!({"status": "unavailable", "failed": "store"});
-            (StatusCode::SERVICE_UNAVAILABLE, no_store, Json(body)).into_response()
-        }
-    }
+    let error = match tokio::time::timeout(HEALTH, rctp.store().health()).await {
+        Ok(Ok(())) => return (no_store, Json(json!({"status": "ok"}))).into_response(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the store did not answer in time".to_owned(),
+    };
+    tracing::error!(error, "the health check failed");
+    let body = json!({"status": "unavailable", "failed": "store"});
+    (StatusCode::SERVICE_UNAVAILABLE, no_store, Json(body)).into_response()
 }
 
 async fn numbers(State(metrics): State<Arc<Metrics>>) -> Response {

@@ -105,7 +105,10 @@ impl Cli {
         if self.public_url.is_some() {
             config.public_url.clone_from(&self.public_url);
         }
-        config.client_secret = std::env::var(CLIENT_SECRET).ok().map(Secret::new);
+        config.client_secret = std::env::var(CLIENT_SECRET)
+            .ok()
+            .filter(|secret| !secret.is_empty())
+            .map(Secret::new);
         config.check()?;
         Ok(config)
     }

@@ -27,7 +27,10 @@ pub(crate) mod metrics;
 pub(crate) mod serve;
 pub(crate) mod telemetry;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::Parser;
 
@@ -61,7 +64,8 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
     let dev_dir = config.dev_dir.clone();
     let running = start(config).await?;
     if let Some(world) = &running.world {
-        println!("{}", world.banner(&dev_dir));
+        // Whether anybody reads it does not matter.
+        let _ = writeln!(io::stdout(), "{}", world.banner(&dev_dir));
     }
     tracing::info!(address = %running.address, public_url = running.rctp.public_url(), "listening");
     stop.await;

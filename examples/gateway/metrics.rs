@@ -127,8 +127,9 @@ impl Metrics {
 struct Answer {
     operation: &'static str,
     verb: &'static str,
+    /// The outcome and, with `forbid`, the reason.
     decision: Option<(&'static str, &'static str)>,
-    refused: &'static str,
+    refused: Option<&'static str>,
     replayed: bool,
 }
 
@@ -149,7 +150,7 @@ impl Answer {
                 };
                 (decision.outcome(), reason)
             }),
-            refused: answered.and_then(|a| a.refused).map_or("", |c| c.as_str()),
+            refused: answered.and_then(|a| a.refused).map(|code| code.as_str()),
             replayed: answered.is_some_and(|a| a.replayed),
         }
     }
@@ -186,9 +187,9 @@ pub async fn observe(
                 %method,
                 path,
                 operation = answer.operation,
-                decision = answer.decision.map_or("", |(outcome, _)| outcome),
+                decision = answer.decision.map(|(outcome, _)| outcome),
                 refused = answer.refused,
-                replayed = answer.replayed,
+                replayed = answer.replayed.then_some(true),
                 status = status.as_u16(),
                 milliseconds,
                 "request"

@@ -126,6 +126,8 @@ async fn a_client_that_stalls_is_not_waited_for() {
     };
     let in_the_headers = stalled("GET /health HTTP/1.1\r\nhost: a").await;
     assert!(!in_the_headers.contains("200"), "{in_the_headers}");
+    let between_requests = stalled("GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(between_requests.starts_with("HTTP/1.1 200 "));
     let in_the_body =
         stalled("POST /offers HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
     assert!(in_the_body.starts_with("HTTP/1.1 503 "), "{in_the_body}");

@@ -38,6 +38,11 @@ fn as_a_program() {
 fn program(arguments: &[&str], directory: &Path) -> Command {
     let arguments: Vec<&str> = ["gateway"].iter().chain(arguments).copied().collect();
     let mut command = Command::new(std::env::current_exe().unwrap());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RCTP_") {
+            command.env_remove(name);
+        }
+    }
     command
         .args(["program::as_a_program", "--exact", "--nocapture"])
         .env(

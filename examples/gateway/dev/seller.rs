@@ -6,7 +6,7 @@ use tower_rctp::{
     layer::context::{Clock, Ids, NoRandomness, RandomIds, SystemClock},
     protocol::{
         listing::{Listing, ListingState},
-        money::Money,
+        money::{MAX_AMOUNT, Money},
         operation::Verb,
         policy::Tier,
         terms::{Floor, FulfillmentOption, PrivateTerms, PublicTerms},
@@ -47,9 +47,13 @@ impl NewListing {
         }
     }
 
-    /// The constraint of the term set on the floor: `lte_list_price`.
+    /// Whether the list price is one, and the floor is as the term set wants it (`lte_list_price`).
     pub(super) fn is_valid(&self) -> bool {
-        self.floor.currency == self.list_price.currency
+        let code = self.list_price.currency.as_bytes();
+        code.len() == 3
+            && code.iter().all(u8::is_ascii_uppercase)
+            && self.list_price.amount <= MAX_AMOUNT
+            && self.floor.currency == self.list_price.currency
             && (1..=self.list_price.amount).contains(&self.floor.amount)
     }
 }
