@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{
-        authenticate::operators::Operators, context::SystemClock,
+        authenticate::operators::Operator, context::SystemClock,
         grant::introspection::Introspection,
     },
     protocol::refusal::Refusal,
@@ -78,7 +78,8 @@ impl Running {
 
 /// Starts a gateway in this process.
 pub async fn start(config: Config) -> Result<Running, Error> {
-    config.check()?;
+    // First, so that wrong settings leave nothing behind.
+    check(&config)?;
     let listener = serve::bind(config.address()?).await?;
     let address = listener
         .local_addr()
@@ -94,24 +95,17 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         .map_err(|e| Error::setting("store", e))?;
     let key = files::signing_key(&config.signing_key, "signing_key")?;
     let builder = builder(&config, &public_url).store(store).signing_key(key);
-    let metrics = Metrics::new();
-
-    let (rctp, world, inner_door, issuer, routes) = if config.dev {
-        let development = develop(&config, address, &public_url, builder).await?;
-        let issuer = public_url.clone();
-        (
-            development.rctp,
-            Some(development.world),
-            Some(development.inner_door),
-            issuer,
-            development.routes,
-        )
-    } else {
-        let (issuer, introspection) = introspection(&config)?;
-        let rctp = build(builder.introspection(introspection))?;
-        (rctp, None, None, issuer, Router::new())
+    let Assembled {
+        rctp,
+        issuer,
+        routes,
+        world,
+        inner_door,
+    } = match config.dev {
+        true => development(&config, address, public_url, builder).await?,
+        false => production(&config, builder)?,
     };
-    let app = router(&rctp, &issuer, metrics, routes);
+    let app = router(&rctp, &issuer, Metrics::new(), routes);
     let sweeper = tokio::spawn(sweep(rctp.clone()));
     Ok(Running {
         address,
@@ -138,7 +132,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
     builder = if config.dev {
         let endpoint = Introspection::endpoint(url.clone()).client_secret_basic("gateway", "-");
         builder
-            .operators(Operators::onboarded([url]))
+            .operators(config.operators().with(Operator::new(url)))
             .introspection(endpoint)
     } else {
         builder.introspection(introspection(config)?.1)
@@ -175,20 +169,34 @@ fn introspection(config: &Config) -> Result<(String, Introspection), Error> {
     Ok((server.issuer.clone(), endpoint))
 }
 
-/// RCTP with the development world around it.
-struct Development {
+/// RCTP, and what goes with it.
+struct Assembled {
     rctp: Rctp,
-    world: DevWorld,
-    inner_door: Server,
+    /// Of the authorization server.
+    issuer: String,
+    /// Beside those that every gateway has.
     routes: Router,
+    world: Option<DevWorld>,
+    inner_door: Option<Server>,
 }
 
-async fn develop(
+fn production(config: &Config, builder: RctpBuilder) -> Result<Assembled, Error> {
+    let (issuer, introspection) = introspection(config)?;
+    Ok(Assembled {
+        rctp: build(builder.introspection(introspection))?,
+        issuer,
+        routes: Router::new(),
+        world: None,
+        inner_door: None,
+    })
+}
+
+async fn development(
     config: &Config,
     address: SocketAddr,
-    public_url: &str,
+    issuer: String,
     builder: RctpBuilder,
-) -> Result<Development, Error> {
+) -> Result<Assembled, Error> {
     let made = dev::Made::open(&config.dev_dir, address)?;
     let gateway = Client {
         id: "gateway".into(),
@@ -215,7 +223,7 @@ async fn develop(
     clients.push(gateway);
     let authorization = Authorization::open(
         made.authorization_file(),
-        public_url.to_owned(),
+        issuer.clone(),
         config.tiers.iter().map(|(s, _)| s.to_owned()).collect(),
         clients,
         Arc::new(SystemClock),
@@ -223,11 +231,12 @@ async fn develop(
     let world = made.settle(&rctp, &authorization).await?;
     let routes = dev::router(world.clone(), rctp.clone(), authorization.clone(), address)
         .merge(authorization.router());
-    Ok(Development {
+    Ok(Assembled {
         rctp,
-        world,
-        inner_door: Server::start(door, authorization.router()),
+        issuer,
         routes,
+        world: Some(world),
+        inner_door: Some(Server::start(door, authorization.router())),
     })
 }
 

@@ -82,7 +82,7 @@ pub enum LogFormat {
 }
 
 impl Cli {
-    /// The settings that this command line, the environment and the file come to.
+    /// The settings that this command line, the environment and the file come to; `start` and `check` check them.
     pub fn config(&self) -> Result<Config, Error> {
         let mut config = match &self.config {
             Some(path) => {
@@ -109,7 +109,6 @@ impl Cli {
             .ok()
             .filter(|secret| !secret.is_empty())
             .map(Secret::new);
-        config.check()?;
         Ok(config)
     }
 }

@@ -124,6 +124,10 @@ fn every_wrong_setting_is_named_with_what_to_write() {
             ),
             &["operators", "`c`"],
         ),
+        (
+            "dev = true\n[[operators]]\nprofile = 'http://a.example/p'".into(),
+            &["operators", "http://a.example/p", "loopback"],
+        ),
     ];
     for (text, words) in table {
         let error = Config::parse(&text).and_then(|config| app::check(&config));
