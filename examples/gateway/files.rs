@@ -47,7 +47,12 @@ pub fn signing_key(path: &Path, setting: &str) -> Result<SigningKey, Error> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let key = SigningKey::generate().map_err(|e| failed(&e))?;
             let pem = key.to_pkcs8_pem().map_err(|e| failed(&e))?;
-            create(path, pem.as_bytes()).map_err(|e| failed(&e))?;
+            create(path, pem.as_bytes()).map_err(|e| {
+                let why = e.kind();
+                failed(&format!(
+                    "it cannot be made: {why}; its directory must exist and be writable"
+                ))
+            })?;
         }
         Err(e) => return Err(failed(&e)),
     }

@@ -174,7 +174,7 @@ fn the_command_line_comes_before_the_file() {
 }
 
 #[tokio::test]
-async fn a_taken_port_and_an_unusable_store_are_named() {
+async fn a_taken_port_and_files_that_cannot_be_used_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let config = Config {
@@ -186,6 +186,13 @@ async fn a_taken_port_and_an_unusable_store_are_named() {
         message.starts_with("listen: ") && message.contains("--listen"),
         "{message}"
     );
+
+    let config = Config {
+        signing_key: directory.path().join("missing/key.pem"),
+        ..Config::dev_in(directory.path())
+    };
+    let message = start(config).await.err().unwrap().0;
+    assert!(message.starts_with("signing_key: ") && message.contains("directory must exist"));
 
     for (store, word) in [
         ("missing/rctp.db", "directory"),
