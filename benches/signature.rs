@@ -14,7 +14,7 @@
 
 use std::{
     hint::black_box,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
