@@ -17,7 +17,7 @@ use tower_rctp::{
         caller::Caller,
         decision::Decision,
         operation::Op,
-        record::{Entry, FIRST_PREV_HASH, Subject, SubjectKind},
+        record::{Entry, Subject, SubjectKind},
         time::Timestamp,
     },
     store::{Claim, ClaimStep, IdempotencyKey, Key, Kind, Put, Store, StoredResponse, Unit},
@@ -76,7 +76,7 @@ const AGENTS: u64 = 50;
 
 fn listing(index: u64) -> Put {
     Put {
-        key: Key::new(Kind::Listing, format!("lst_{index:016x}")),
+        key: Key::new(Kind::Listing, listing_id(index)),
         expected: 0,
         parent: None,
         due: None,
@@ -84,20 +84,28 @@ fn listing(index: u64) -> Put {
     }
 }
 
+fn listing_id(index: u64) -> String {
+    format!("lst_{}", base32(Random(index + 1).next()))
+}
+
 pub fn offer(random: &mut Random, number: u64) -> Unit {
-    let listing = format!("lst_{:016x}", random.next() % LISTINGS);
+    let listing = listing_id(random.next() % LISTINGS);
     let agent = random.next() % AGENTS;
     // Ids begin with the time, as those of the gateway do.
-    let id = format!("off_{number:012x}{:016x}", random.next());
+    let id = format!("off_{}{}", base32(number), base32(random.next()));
     let operator = format!("https://agents-{agent}.example/.well-known/ucp");
     let now = Timestamp::from_secs(1_800_000_000 + number as i64);
 
     let caller = Caller::signed(&*operator, THUMBPRINT.parse().expect("a thumbprint"));
-    let negotiation = Subject::new(SubjectKind::Negotiation, format!("neg_{listing}_{agent}"));
+    let negotiation = Subject::new(
+        SubjectKind::Negotiation,
+        format!("neg_{agent}_{}", &listing[4..]),
+    );
     let mut entry = Entry::new(negotiation, now, Op::CreateOffer, Decision::Auto, &caller);
     entry.listing_id = Some(listing.clone());
     entry.offer_id = Some(id.clone());
-    entry.terms_commitment = Some(FIRST_PREV_HASH.into());
+    let commitment = sha256(listing.as_bytes()).map(|byte| format!("{byte:02x}"));
+    entry.terms_commitment = Some(format!("sha-256:{}", commitment.concat()));
     Unit {
         read: vec![(Key::new(Kind::Listing, &*listing), 1)],
         put: vec![Put {
@@ -111,7 +119,7 @@ pub fn offer(random: &mut Random, number: u64) -> Unit {
         claim: Some(Claim {
             key: IdempotencyKey {
                 scope: operator,
-                key: format!("{:016x}-{:016x}", random.next(), random.next()),
+                key: base32(random.next()) + &base32(random.next()),
             },
             digest: sha256(id.as_bytes()),
             step: ClaimStep::Settle(StoredResponse {
@@ -127,6 +135,15 @@ pub fn offer(random: &mut Random, number: u64) -> Unit {
         }),
         ..Unit::default()
     }
+}
+
+/// 13 characters, in the order of the numbers.
+fn base32(value: u64) -> String {
+    let alphabet = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    (0..13)
+        .rev()
+        .map(|place| char::from(alphabet[(value >> (place * 5)) as usize % 32]))
+        .collect()
 }
 
 const THUMBPRINT: &str = "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs";
