@@ -89,8 +89,6 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         None => format!("http://{address}"),
     };
     let key = files::signing_key(&config.signing_key, "signing_key")?;
-    // Made here, for its mode: it holds what sellers keep to themselves. A directory that is missing is told by `open`.
-    let _ = files::create(&config.store, b"");
     let store = SqliteStore::open(&config.store)
         .await
         .map_err(|e| Error::setting("store", e))?;

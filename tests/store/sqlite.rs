@@ -384,6 +384,20 @@ async fn two_stores_share_a_file() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_new_file_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("private.db");
+    let _store = SqliteStore::open(&path).await.expect("opened");
+    for entry in std::fs::read_dir(directory.path()).expect("read") {
+        let entry = entry.expect("an entry");
+        let mode = entry.metadata().expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{:?}", entry.file_name());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_file_may_be_opened_by_many_at_once() {
     let file = File::new();

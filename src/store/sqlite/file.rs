@@ -1,6 +1,7 @@
 //! Opening the file: what it is, and bringing its schema up to date.
 
 use std::{
+    fs,
     path::{self, Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -35,6 +36,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
     })?;
     let opened = || -> rusqlite::Result<Result<Opened, SqliteError>> {
         let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        make_private(path);
         let mut writer = connect(path, create, options)?;
         if let Err(refused) = recognise(&mut writer, path)? {
             return Ok(Err(refused));
@@ -70,6 +72,16 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
         }))
     };
     opened().unwrap_or_else(|error| Err(refusal(path, &error)))
+}
+
+/// Makes the file with mode 0600, since it holds what sellers keep to themselves; SQLite gives the files next to it
+/// the same. One that is there keeps its mode, and what goes wrong shows when it is opened.
+fn make_private(path: &Path) {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.open(path);
 }
 
 fn connect(path: &Path, how: OpenFlags, options: &SqliteOptions) -> rusqlite::Result<Connection> {
