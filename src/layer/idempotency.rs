@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use super::{
     arrive::{Arrived, BODY_LIMIT, Replayed, refuse},
     authenticate::IDEMPOTENCY_KEY,
-    body::Body,
+    body::{Body, CollectError},
     context::Clock,
     step::{Next, Step},
 };
@@ -145,29 +145,31 @@ impl Step for Idempotency {
         };
         // A lost race with another process sends us round again; twice is enough to find its answer.
         for _ in 0..2 {
-            let running = match config.begin(&held).await {
-                Ok(Begun::Ours(running)) => running,
+            let executing = match config.begin(&held).await {
+                Ok(Begun::Ours(executing)) => executing,
                 Ok(Begun::Answered(response)) => return Ok(response),
                 Err(refusal) => return Ok(refuse(&refusal)),
             };
             let mut request = again(&request, &arrived);
             request.extensions_mut().insert(held.clone());
+            request.extensions_mut().insert(executing.clone());
             let response = if config.in_stack {
                 config
                     .settled_within(&held, next.clone().run(request))
-                    .await?
+                    .await
             } else {
                 self.clone()
-                    .detached(held.clone(), running, request, next.clone())
-                    .await?
+                    .detached(held.clone(), executing.clone(), request, next.clone())
+                    .await
             };
+            // Whoever kept the request must not keep the key.
+            executing.end();
+            let response = response?;
             if response.extensions().get::<KeyTaken>().is_none() {
                 return Ok(response);
             }
         }
-        Ok(refuse(&Refusal::unavailable(
-            "a request with the same Idempotency-Key is being executed elsewhere; retry with the same key",
-        )))
+        Ok(refuse(&taken_elsewhere()))
     }
 }
 
@@ -183,7 +185,7 @@ fn again(request: &Request<Body>, arrived: &Arrived) -> Request<Body> {
 }
 
 enum Begun {
-    Ours(Guard),
+    Ours(Executing),
     Answered(Response<Body>),
 }
 
@@ -224,15 +226,15 @@ impl Config {
         let wait = async {
             loop {
                 // Who runs the key is decided before the store is read, so that no two of this process run it.
-                let guard = match self.running.enter(&held.key) {
-                    Ok(guard) => guard,
+                let executing = match self.running.enter(&held.key) {
+                    Ok(executing) => executing,
                     Err(mut ended) => {
                         let _ = ended.changed().await;
                         continue;
                     }
                 };
                 return match self.store.used(held.key.clone(), self.clock.now()).await {
-                    Ok(None) => Ok(Begun::Ours(guard)),
+                    Ok(None) => Ok(Begun::Ours(executing)),
                     Ok(Some(used)) => self.answer(held, used).await.map(Begun::Answered),
                     Err(error) => Err(unavailable(&error)),
                 };
@@ -286,7 +288,12 @@ impl Config {
         if done || response.status().is_server_error() {
             return Ok(response);
         }
-        Ok(self.settle(held, response, ClaimStep::Settle).await)
+        let not_stored = Refusal::unavailable("the store did not answer; nothing was executed");
+        Ok(match self.settle(held, response, ClaimStep::Settle).await {
+            Ok(response) => response,
+            Err(CommitError::KeyTaken) => key_taken(),
+            Err(_) => refuse(&not_stored),
+        })
     }
 
     /// Stores the response under the key.
@@ -295,28 +302,31 @@ impl Config {
         held: &Held,
         response: Response<Body>,
         step: fn(StoredResponse) -> ClaimStep,
-    ) -> Response<Body> {
+    ) -> Result<Response<Body>, CommitError> {
         let (parts, body) = response.into_parts();
-        let Ok(body) = body.collect(MAX_STORED).await else {
-            tracing::error!("a response could not be collected, or is too large to be stored");
-            return refuse(&Refusal::unavailable(
-                "the answer could not be stored; retry with the same key",
-            ));
-        };
-        let stored = stored(&Response::from_parts(parts.clone(), body.clone()));
-        let unit = Unit {
-            claim: Some(held.claim(step(stored))),
-            ..Unit::default()
-        };
-        match self.store.commit(unit, self.seal.clone()).await {
-            Ok(_) => Response::from_parts(parts, Body::from(body)),
-            Err(CommitError::KeyTaken) => {
-                let mut response = Response::new(Body::empty());
-                response.extensions_mut().insert(KeyTaken);
-                response
+        let body = body.collect(MAX_STORED).await.map_err(|error| {
+            StoreError(match error {
+                CollectError::TooLarge => format!("the answer is over {MAX_STORED} bytes"),
+                CollectError::Broken => "the answer broke off".into(),
+            })
+        });
+        let committed = match body {
+            Ok(body) => {
+                let response = Response::from_parts(parts, body);
+                let unit = Unit {
+                    claim: Some(held.claim(step(stored(&response)))),
+                    ..Unit::default()
+                };
+                let done = self.store.commit(unit, self.seal.clone()).await;
+                done.map(|_| response.map(Body::from))
             }
-            Err(error) => refuse(&unavailable(&error)),
-        }
+            Err(error) => Err(error.into()),
+        };
+        committed.inspect_err(|error| {
+            if let CommitError::Store(error) = error {
+                tracing::error!(%error, "an answer could not be stored");
+            }
+        })
     }
 }
 
@@ -325,42 +335,63 @@ impl Idempotency {
     async fn detached<N: Next>(
         self,
         held: Held,
-        running: Guard,
+        executing: Executing,
         request: Request<Body>,
         next: N,
     ) -> Result<Response<Body>, N::Error> {
-        let unit = Unit {
-            claim: Some(held.claim(ClaimStep::Begin)),
-            ..Unit::default()
-        };
-        match self.0.store.commit(unit, self.0.seal.clone()).await {
-            Ok(_) => {}
-            Err(CommitError::KeyTaken) => {
-                let mut response = Response::new(Body::empty());
-                response.extensions_mut().insert(KeyTaken);
-                return Ok(response);
-            }
-            Err(error) => return Ok(refuse(&unavailable(&error))),
-        }
+        // The key is taken inside the task as well: a client that hangs up meanwhile would leave it taken for nothing.
         let task = tokio::spawn(async move {
-            let _running = running;
+            let _executing = executing;
+            let unit = Unit {
+                claim: Some(held.claim(ClaimStep::Begin)),
+                ..Unit::default()
+            };
+            match self.0.store.commit(unit, self.0.seal.clone()).await {
+                Ok(_) => {}
+                Err(CommitError::KeyTaken) => return Ok(key_taken()),
+                Err(error) => return Ok(refuse(&unavailable(&error))),
+            }
             let response = next.run(request).await?;
             if response.status().is_server_error() {
                 // Whether it had an effect is not known: the key stays taken (R10).
                 return Ok(response);
             }
-            Ok(self.0.settle(&held, response, ClaimStep::Complete).await)
+            let settled = self.0.settle(&held, response, ClaimStep::Complete).await;
+            Ok(settled.unwrap_or_else(|_| refuse(&unstored())))
         });
         match task.await {
             Ok(response) => response,
             Err(error) => {
                 tracing::error!(%error, "a handler did not finish; its key stays taken");
-                Ok(refuse(&Refusal::unavailable(
-                    "the execution did not finish, and its outcome is not known",
-                )))
+                Ok(refuse(&unfinished()))
             }
         }
     }
+}
+
+/// The answer of whoever found the key taken; the layer looks it up again.
+pub(crate) fn key_taken() -> Response<Body> {
+    let mut response = refuse(&taken_elsewhere());
+    response.extensions_mut().insert(KeyTaken);
+    response
+}
+
+fn taken_elsewhere() -> Refusal {
+    Refusal::unavailable(
+        "a request with the same Idempotency-Key is being executed elsewhere; retry with the same key",
+    )
+}
+
+/// The handler ran and answered, and the answer is lost.
+pub(crate) fn unstored() -> Refusal {
+    Refusal::unavailable(
+        "this was executed, but its answer could not be stored; it is not repeated",
+    )
+}
+
+/// The handler ran, and nobody knows how far.
+pub(crate) fn unfinished() -> Refusal {
+    Refusal::unavailable("the execution did not finish, and its outcome is not known")
 }
 
 /// The largest response that is stored.
@@ -459,34 +490,60 @@ struct Running(Arc<Mutex<HashMap<IdempotencyKey, watch::Receiver<()>>>>);
 
 impl Running {
     /// Enters the key, or says when whoever runs it ends.
-    fn enter(&self, key: &IdempotencyKey) -> Result<Guard, watch::Receiver<()>> {
+    fn enter(&self, key: &IdempotencyKey) -> Result<Executing, watch::Receiver<()>> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = running.get(key) {
             return Err(ended.clone());
         }
         let (ends, ended) = watch::channel(());
         running.insert(key.clone(), ended);
-        Ok(Guard {
+        Ok(Executing(Arc::new(Guard {
             running: self.clone(),
             key: key.clone(),
-            _ends: ends,
-        })
+            ends: Mutex::new(Some(ends)),
+        })))
     }
 }
 
-/// Leaves the key when dropped; the sender's end wakes whoever waits.
+/// The key is being executed in this process. Whoever carries the execution on after the client has hung up keeps a
+/// clone, from the request's extensions, so that a repeat waits for it instead of finding it unfinished.
+#[derive(Clone)]
+pub(crate) struct Executing(Arc<Guard>);
+
+impl Executing {
+    fn end(&self) {
+        self.0.end();
+    }
+}
+
 struct Guard {
     running: Running,
     key: IdempotencyKey,
-    _ends: watch::Sender<()>,
+    /// Its end wakes whoever waits.
+    ends: Mutex<Option<watch::Sender<()>>>,
+}
+
+impl Guard {
+    /// Leaves the key, once.
+    fn end(&self) {
+        let ends = self
+            .ends
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if ends.is_some() {
+            let mut running = self
+                .running
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            running.remove(&self.key);
+        }
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.running
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.key);
+        self.end();
     }
 }

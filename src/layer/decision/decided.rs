@@ -12,10 +12,9 @@ use serde::Serialize;
 
 use crate::{
     layer::{
-        arrive::refuse,
         body::Body,
         context::Ids,
-        idempotency::{Held, KeyTaken, Settled, stored},
+        idempotency::{Held, Settled, stored},
     },
     protocol::{
         caller::Caller,
@@ -275,13 +274,4 @@ impl Decided {
 pub(crate) fn no_randomness(error: crate::layer::context::NoRandomness) -> Refusal {
     tracing::error!(%error, "nothing was executed");
     Refusal::unavailable("there is no randomness for a new id; nothing was executed")
-}
-
-/// The answer of a commit that found the key taken: Idempotency looks it up again.
-pub(crate) fn key_taken() -> Response<Body> {
-    let mut response = refuse(&Refusal::unavailable(
-        "a request with the same Idempotency-Key is being executed elsewhere; retry with the same key",
-    ));
-    response.extensions_mut().insert(KeyTaken);
-    response
 }

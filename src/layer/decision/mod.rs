@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 
 pub use self::{decided::Decided, simple::Simple};
 use self::{
-    decided::{End, Inner, key_taken, no_randomness},
+    decided::{End, Inner, no_randomness},
     facts::{Loaded, Reader, belongs, subject},
 };
 use super::{
     arrive::{Arrived, refuse},
     body::Body,
     context::{Clock, Ids},
-    idempotency::{Held, Settled, stored},
+    idempotency::{Held, Settled, key_taken, stored},
     record::Recorded,
     step::{Next, Step},
     validate::Validated,

@@ -7,12 +7,12 @@
 
 use http::{Request, Response};
 
-use super::{Decided, decided::key_taken};
+use super::Decided;
 use crate::{
     layer::{
         arrive::refuse,
         body::Body,
-        idempotency::Settled,
+        idempotency::{Executing, Settled, key_taken, unfinished, unstored},
         step::{Next, Step},
     },
     protocol::{
@@ -48,19 +48,22 @@ impl Step for Simple {
         if !decided.operation().writes() {
             return next.run(request).await;
         }
-        let reservation = reservation(&decided);
-        let mut unit = decided.unit();
-        unit.claim = decided.claim(ClaimStep::Begin);
-        unit.put.extend(reservation.iter().map(|r| r.held.clone()));
-        match decided.commit_unit(unit).await {
-            Ok(()) => {}
-            Err(CommitError::KeyTaken) => return Ok(key_taken()),
-            // The decision layer reads the slot and decides again, or answers 503.
-            Err(CommitError::Conflict | CommitError::Store(_)) => {
-                return Ok(Response::new(Body::empty()));
-            }
-        }
+        // All of it is detached: a client that hangs up meanwhile would leave the key taken, and nothing carried out.
+        let executing = request.extensions().get::<Executing>().cloned();
         let task = tokio::spawn(async move {
+            let _executing = executing;
+            let reservation = reservation(&decided);
+            let mut unit = decided.unit();
+            unit.claim = decided.claim(ClaimStep::Begin);
+            unit.put.extend(reservation.iter().map(|r| r.held.clone()));
+            match decided.commit_unit(unit).await {
+                Ok(()) => {}
+                Err(CommitError::KeyTaken) => return Ok(key_taken()),
+                // The decision layer reads the slot and decides again, or answers 503.
+                Err(CommitError::Conflict | CommitError::Store(_)) => {
+                    return Ok(Response::new(Body::empty()));
+                }
+            }
             let response = next.run(request).await?;
             Ok(finish(&decided, reservation, response).await)
         });
@@ -68,9 +71,7 @@ impl Step for Simple {
             Ok(response) => response,
             Err(error) => {
                 tracing::error!(%error, "a handler did not finish; its key stays taken");
-                Ok(refuse(&Refusal::unavailable(
-                    "the execution did not finish, and its outcome is not known",
-                )))
+                Ok(refuse(&unfinished()))
             }
         }
     }
@@ -130,9 +131,7 @@ async fn finish(
     let (parts, body) = response.into_parts();
     let Ok(body) = body.collect(MAX_RESPONSE).await else {
         tracing::error!("a handler's response broke off, or is too large to be stored");
-        return refuse(&Refusal::unavailable(
-            "the answer could not be stored, and is not known",
-        ));
+        return refuse(&unstored());
     };
     let refused = parts.status.is_client_error();
     let mut response = Response::from_parts(parts, body);
@@ -158,9 +157,7 @@ async fn finish(
         }
         Err(error) => {
             tracing::error!(%error, "a handler's response could not be stored");
-            refuse(&Refusal::unavailable(
-                "the answer could not be stored; retry with the same key",
-            ))
+            refuse(&unstored())
         }
     }
 }

@@ -1,0 +1,610 @@
+//! The layers by themselves, with other layers between them, and around handlers of a marketplace's own.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/market.rs"]
+mod market;
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use common::{
+    Answer, BUYER_TOKEN, GATEWAY, SELLER, SELLER_TOKEN, SELLER_UNBOUND, Service, get, with_token,
+};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use market::{
+    Backing, Call, Gate, Market, cut_off, fresh_key, on_every_store, operators, send_to, signed,
+};
+use serde_json::json;
+use tower::{Layer, service_fn, util::BoxCloneSyncService};
+use tower_rctp::{
+    Rctp, RctpBuilder,
+    layer::{authenticate::Mechanisms, body::Body, idempotency::Reconcile},
+    protocol::{caller::Caller, grant::Grant, operation::Verb},
+    store::{BoxFuture, IdempotencyKey, Store, StoredResponse, Used},
+};
+
+on_every_store!(
+    alone_the_key_is_durable_before_the_handler_runs_and_its_answer_after_it,
+    alone_an_answer_is_repeated_byte_for_byte,
+    alone_a_client_that_hangs_up_cannot_stop_the_handler,
+    alone_a_client_that_hangs_up_anywhere_leaves_the_key_usable,
+    alone_duplicates_at_once_execute_once,
+    alone_what_a_handler_did_is_not_known_after_a_5xx_or_a_panic,
+    alone_a_reconcile_hook_settles_what_never_finished,
+    alone_a_store_that_fails_before_executes_nothing,
+    alone_a_store_that_fails_after_never_leads_to_a_second_execution,
+    alone_a_key_that_another_process_executes_is_busy,
+);
+
+// ---- Helpers --------------------------------------------------------------------------------------------------------
+
+/// A service from an async function over requests.
+fn serve<L, F, R>(layer: L, handler: F) -> Service
+where
+    F: Fn(Request<Body>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<Body>> + Send + 'static,
+    L: Layer<BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>>,
+    L::Service: tower::Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    <L::Service as tower::Service<Request<Body>>>::Future: Send,
+{
+    let handler = service_fn(move |request| {
+        let answer = handler(request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    BoxCloneSyncService::new(layer.layer(BoxCloneSyncService::new(handler)))
+}
+
+fn text(status: u16, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::from(text.into()));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    response
+}
+
+/// A builder with what every layer needs.
+fn builder(market: &Market) -> RctpBuilder {
+    Rctp::builder()
+        .public_url(GATEWAY)
+        .operators(operators())
+        .introspect_with(market.grants.clone())
+        .fetch_with(market.origins.clone())
+        .clock(market.clock.closure())
+}
+
+// ---- Authentication alone -------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn alone_authentication_applies_to_every_path() {
+    let market = Market::on(Backing::memory().await).await;
+    let layer = builder(&market).authenticate_alone().unwrap();
+    let service = serve(layer, |request| async move {
+        let caller = request.extensions().get::<Caller>().unwrap().clone();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        text(200, format!("{} {body}", caller.operator))
+    });
+    for path in ["/", "/any/thing?at=all", "/offers", "/offers/off_1/accept"] {
+        let request = signed(&market.buyer, None, path, &json!({"n": 1}), &fresh_key());
+        let answer = send_to(&service, request).await;
+        let expected = format!("{} {{\"n\":1}}", market.buyer.profile);
+        assert_eq!((answer.status, &*answer.bytes), (200, expected.as_bytes()));
+
+        let mut request = get(path);
+        market.buyer.signer.sign(&mut request).unwrap();
+        assert_eq!(send_to(&service, request).await.status, 200, "{path}");
+
+        let request = with_token(get(path), BUYER_TOKEN);
+        assert_eq!(send_to(&service, request).await.status, 200, "{path}");
+
+        let nobody = send_to(&service, get(path)).await;
+        assert_eq!(nobody.refusal(), (401, "operator_unknown"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn alone_authentication_needs_no_introspection_where_only_signatures_count() {
+    let market = Market::on(Backing::memory().await).await;
+    let layer = Rctp::builder()
+        .public_url(GATEWAY)
+        .operators(operators())
+        .fetch_with(market.origins.clone())
+        .clock(market.clock.closure())
+        .mechanisms(Mechanisms::none().http_signature())
+        .body_limit(8)
+        .authenticate_alone()
+        .unwrap();
+    let service = serve(layer, |_| async { text(200, "in") });
+    let request = signed(&market.buyer, None, "/x", &json!({"a": 1}), &fresh_key());
+    assert_eq!(send_to(&service, request).await.status, 200);
+    let request = signed(&market.buyer, None, "/x", &json!({"a": 100}), &fresh_key());
+    assert_eq!(send_to(&service, request).await.status, 413);
+    let bearer = with_token(get("/x"), BUYER_TOKEN);
+    let answer = send_to(&service, bearer).await;
+    assert_eq!(answer.refusal(), (401, "signature_invalid"));
+}
+
+// ---- The grant alone ------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn alone_a_grant_needs_its_scope_on_every_path() {
+    let market = Market::on(Backing::memory().await).await;
+    let scope = Verb::OfferAccept.scope().unwrap();
+    let inside = builder(&market).grant_alone(scope).unwrap();
+    let outside = builder(&market).authenticate_alone().unwrap();
+    let layer = tower::ServiceBuilder::new()
+        .layer(outside)
+        .layer(inside)
+        .into_inner();
+    let service = serve(layer, |request| async move {
+        let grant = request.extensions().get::<Grant>().unwrap();
+        text(200, grant.sub.clone())
+    });
+    let read = |token: Option<&str>| {
+        let mut request = get("/warehouse");
+        if let Some(token) = token {
+            request = with_token(request, token);
+        }
+        market.seller.signer.sign(&mut request).unwrap();
+        send_to(&service, request)
+    };
+    let answer = read(Some(SELLER_TOKEN)).await;
+    assert_eq!((answer.status, &*answer.bytes), (200, SELLER.as_bytes()));
+    let unsigned = with_token(get("/warehouse"), SELLER_UNBOUND);
+    assert_eq!(send_to(&service, unsigned).await.status, 200);
+
+    assert_eq!(read(None).await.refusal(), (401, "grant_invalid"));
+    market.grants.change(SELLER_TOKEN, |i| {
+        let others = Verb::GRANTED
+            .iter()
+            .filter(|v| **v != Verb::OfferAccept)
+            .filter_map(|v| v.scope());
+        i.scope = Some(others.collect::<Vec<_>>().join(" "));
+    });
+    let refused = read(Some(SELLER_TOKEN)).await;
+    assert_eq!(refused.refusal(), (403, "action_forbidden"));
+    market.grants.down.store(true, Ordering::SeqCst);
+    let down = read(Some(SELLER_TOKEN)).await;
+    assert_eq!(down.refusal(), (503, "unavailable"));
+}
+
+// ---- Idempotency alone ----------------------------------------------------------------------------------------------
+
+/// The idempotency layer alone, behind authentication, around a handler that knows nothing of either.
+fn idempotent<F, R>(
+    market: &Market,
+    store: Arc<dyn Store>,
+    settings: impl FnOnce(RctpBuilder) -> RctpBuilder,
+    handler: F,
+) -> Service
+where
+    F: Fn(Request<Body>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<Body>> + Send + 'static,
+{
+    let inside = settings(builder(market).shared_store(store))
+        .idempotency_alone()
+        .unwrap();
+    let outside = builder(market).authenticate_alone().unwrap();
+    let layer = tower::ServiceBuilder::new()
+        .layer(outside)
+        .layer(inside)
+        .into_inner();
+    serve(layer, handler)
+}
+
+fn order(market: &Market, key: &str) -> Request<Bytes> {
+    signed(&market.buyer, None, "/orders", &json!({"n": 1}), key)
+}
+
+async fn used(store: &dyn Store, market: &Market, key: &str) -> Option<Used> {
+    let key = IdempotencyKey {
+        scope: market.buyer.profile.clone(),
+        key: key.to_owned(),
+    };
+    store.used(key, market.clock.now()).await.unwrap()
+}
+
+fn same(one: &Answer, other: &Answer) {
+    assert_eq!(one.status, other.status, "{:?}", other.body);
+    assert_eq!(one.headers, other.headers);
+    assert_eq!(one.bytes, other.bytes);
+}
+
+async fn alone_the_key_is_durable_before_the_handler_runs_and_its_answer_after_it(
+    backing: Backing,
+) {
+    let market = Market::on(backing).await;
+    let key = fresh_key();
+    let gate = Gate::default();
+    let at = gate.clone();
+    let service = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b,
+        move |_| {
+            let at = at.clone();
+            async move {
+                at.pass().await;
+                text(201, "made")
+            }
+        },
+    );
+    // Another process looks on.
+    let elsewhere = market.backing.opened_again().await;
+    let request = order(&market, &key);
+    let sent = tokio::spawn(async move { send_to(&service, request).await });
+    gate.reached().await;
+    let begun = used(&*elsewhere, &market, &key).await.unwrap();
+    assert_eq!(begun.response, None);
+    gate.open();
+    let answer = sent.await.unwrap();
+    assert_eq!((answer.status, &*answer.bytes), (201, &b"made"[..]));
+    let settled = used(&*elsewhere, &market, &key).await.unwrap();
+    assert_eq!(settled.response.unwrap().body, "made");
+}
+
+async fn alone_an_answer_is_repeated_byte_for_byte(backing: Backing) {
+    let market = Market::on(backing).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let service = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b,
+        move |request| {
+            let n = counter.fetch_add(1, Ordering::SeqCst);
+            async move {
+                let status = match request.uri().path() {
+                    "/orders" => 201,
+                    "/refused" => 422,
+                    _ => 204,
+                };
+                let mut response = text(status, if status == 204 { "" } else { "\u{1}é\n" });
+                let headers = response.headers_mut();
+                headers.insert("x-order", n.to_string().parse().unwrap());
+                headers.append("x-twice", "a".parse().unwrap());
+                headers.append("x-twice", "b".parse().unwrap());
+                headers.insert("x-bytes", http::HeaderValue::from_bytes(b"\xe4").unwrap());
+                response
+            }
+        },
+    );
+    for (n, path) in ["/orders", "/refused", "/nothing"].into_iter().enumerate() {
+        let key = fresh_key();
+        let send = || {
+            let request = signed(&market.buyer, None, path, &json!({"n": 1}), &key);
+            send_to(&service, request)
+        };
+        let first = send().await;
+        assert_eq!(first.headers["x-order"], n.to_string());
+        same(&first, &send().await);
+        let other = signed(&market.buyer, None, path, &json!({"n": 2}), &key);
+        let answer = send_to(&service, other).await;
+        assert_eq!(answer.refusal(), (409, "idempotency_conflict"));
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    // A GET is no concern of the layer.
+    for _ in 0..2 {
+        let mut request = get("/orders");
+        market.buyer.signer.sign(&mut request).unwrap();
+        assert_eq!(send_to(&service, request).await.status, 201);
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 5);
+}
+
+async fn alone_a_client_that_hangs_up_cannot_stop_the_handler(backing: Backing) {
+    let market = Market::on(backing).await;
+    let key = fresh_key();
+    let (gate, runs) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let (at, counter) = (gate.clone(), runs.clone());
+    let service = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b,
+        move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let at = at.clone();
+            async move {
+                at.pass().await;
+                text(201, "made")
+            }
+        },
+    );
+    tokio::select! {
+        answer = send_to(&service, order(&market, &key)) => panic!("{answer:?}"),
+        () = gate.reached() => {} // The client hangs up.
+    }
+    // A repeat waits for the execution that goes on.
+    let (repeat, request) = (service.clone(), order(&market, &key));
+    let repeat = tokio::spawn(async move { send_to(&repeat, request).await });
+    gate.open();
+    let repeat = repeat.await.unwrap();
+    assert_eq!((repeat.status, &*repeat.bytes), (201, &b"made"[..]));
+    same(&repeat, &send_to(&service, order(&market, &key)).await);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+async fn alone_a_client_that_hangs_up_anywhere_leaves_the_key_usable(backing: Backing) {
+    let market = Market::on(backing).await;
+    market.store.give_way();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let store = Arc::new(market.store.clone());
+    let service = idempotent(
+        &market,
+        store,
+        |b| b,
+        move |_| {
+            let n = counter.fetch_add(1, Ordering::SeqCst);
+            async move {
+                tokio::task::yield_now().await;
+                text(201, n.to_string())
+            }
+        },
+    );
+    for times in 0.. {
+        let key = fresh_key();
+        let whole = cut_off(send_to(&service, order(&market, &key)), times).await;
+        let first = send_to(&service, order(&market, &key)).await;
+        assert_eq!(first.status, 201, "cut after {times}: {:?}", first.body);
+        assert_eq!(*first.bytes, *times.to_string().as_bytes());
+        assert_eq!(runs.load(Ordering::SeqCst), times + 1);
+        if let Some(whole) = whole {
+            same(&first, &whole);
+            assert!(times >= 2, "{times}");
+            break;
+        }
+    }
+    // While the key is being taken, in particular.
+    let key = fresh_key();
+    let gate = market.store.wait_at(Call::Commit);
+    tokio::select! {
+        answer = send_to(&service, order(&market, &key)) => panic!("{answer:?}"),
+        () = gate.reached() => {}
+    }
+    gate.open();
+    let repeat = send_to(&service, order(&market, &key)).await;
+    assert_eq!(repeat.status, 201, "{:?}", repeat.body);
+}
+
+async fn alone_duplicates_at_once_execute_once(backing: Backing) {
+    let market = Market::on(backing).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let service = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b,
+        move |_| {
+            let n = counter.fetch_add(1, Ordering::SeqCst);
+            async move {
+                tokio::task::yield_now().await;
+                text(201, n.to_string())
+            }
+        },
+    );
+    let key = fresh_key();
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (service, request) = (service.clone(), order(&market, &key));
+            tokio::spawn(async move { send_to(&service, request).await })
+        })
+        .collect();
+    for task in tasks {
+        let answer = task.await.unwrap();
+        assert_eq!((answer.status, &*answer.bytes), (201, &b"0"[..]));
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+async fn alone_what_a_handler_did_is_not_known_after_a_5xx_or_a_panic(backing: Backing) {
+    let market = Market::on(backing).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let service = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b,
+        move |request| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            async move {
+                assert_eq!(request.uri().path(), "/five", "anything else panics");
+                text(500, "I do not know")
+            }
+        },
+    );
+    for (path, status, said) in [
+        ("/five", 500, "I do not know"),
+        ("/panic", 503, "unavailable"),
+    ] {
+        let key = fresh_key();
+        let send = || {
+            let request = signed(&market.buyer, None, path, &json!({}), &key);
+            send_to(&service, request)
+        };
+        let first = send().await;
+        assert_eq!(first.status, status);
+        assert!(String::from_utf8_lossy(&first.bytes).contains(said));
+        for _ in 0..2 {
+            let repeat = send().await;
+            assert_eq!(repeat.refusal(), (503, "unavailable"), "{path}");
+            assert!(repeat.get("message").contains("not repeated"), "{path}");
+        }
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+/// A hook that tells an outcome once it knows it, and what it was asked.
+#[derive(Clone, Default)]
+struct Ledger {
+    outcome: Arc<Mutex<Option<StoredResponse>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Reconcile for Ledger {
+    fn outcome<'a>(&'a self, _: &'a IdempotencyKey) -> BoxFuture<'a, Option<StoredResponse>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let outcome = self.outcome.lock().unwrap().clone();
+        Box::pin(async move { outcome })
+    }
+}
+
+async fn alone_a_reconcile_hook_settles_what_never_finished(backing: Backing) {
+    let market = Market::on(backing).await;
+    let (runs, ledger, gate) = (
+        Arc::new(AtomicUsize::new(0)),
+        Ledger::default(),
+        Gate::default(),
+    );
+    let (counter, at, hook) = (runs.clone(), gate.clone(), ledger.clone());
+    let service = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b.reconcile(hook),
+        move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let at = at.clone();
+            async move {
+                at.pass().await;
+                text(500, "lost")
+            }
+        },
+    );
+    let key = fresh_key();
+    let send = || send_to(&service, order(&market, &key));
+    // The client hangs up while the handler runs: it runs on, so the hook is not asked.
+    tokio::select! {
+        answer = send() => panic!("{answer:?}"),
+        () = gate.reached() => {}
+    }
+    let (waiting, request) = (service.clone(), order(&market, &key));
+    let waiting = tokio::spawn(async move { send_to(&waiting, request).await });
+    tokio::task::yield_now().await;
+    assert_eq!(ledger.asked.load(Ordering::SeqCst), 0);
+    gate.open();
+    // It never knows what became of it, until the hook does.
+    assert_eq!(waiting.await.unwrap().refusal(), (503, "unavailable"));
+    assert_eq!(send().await.refusal(), (503, "unavailable"));
+    assert_eq!(ledger.asked.load(Ordering::SeqCst), 2);
+    *ledger.outcome.lock().unwrap() = Some(StoredResponse {
+        status: StatusCode::CREATED,
+        headers: vec![("x-order".into(), b"7".to_vec())],
+        body: Bytes::from_static(b"made after all"),
+    });
+    for _ in 0..2 {
+        let settled = send().await;
+        assert_eq!(
+            (settled.status, &*settled.bytes),
+            (201, &b"made after all"[..])
+        );
+        assert_eq!(settled.headers["x-order"], "7");
+    }
+    // Once settled, it is asked no more.
+    assert_eq!(ledger.asked.load(Ordering::SeqCst), 3);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+async fn alone_a_store_that_fails_before_executes_nothing(backing: Backing) {
+    let market = Market::on(backing).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let store = Arc::new(market.store.clone());
+    let service = idempotent(
+        &market,
+        store,
+        |b| b,
+        move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            async { text(201, "made") }
+        },
+    );
+    let key = fresh_key();
+    for call in [Call::Used, Call::Commit] {
+        market.store.take_down(call);
+        let down = send_to(&service, order(&market, &key)).await;
+        assert_eq!(down.refusal(), (503, "unavailable"), "{call:?}");
+        market.store.mend();
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    let answer = send_to(&service, order(&market, &key)).await;
+    assert_eq!(answer.status, 201);
+}
+
+async fn alone_a_store_that_fails_after_never_leads_to_a_second_execution(backing: Backing) {
+    let market = Market::on(backing).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (counter, store) = (runs.clone(), market.store.clone());
+    let service = idempotent(
+        &market,
+        Arc::new(market.store.clone()),
+        |b| b,
+        move |request| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let store = store.clone();
+            async move {
+                match request.uri().path() {
+                    "/down" => {
+                        store.take_down(Call::Commit);
+                        text(201, "made")
+                    }
+                    _ => text(201, vec![b'x'; 4 * 1024 * 1024 + 1]),
+                }
+            }
+        },
+    );
+    for (n, path) in ["/down", "/too-large"].into_iter().enumerate() {
+        let key = fresh_key();
+        let send = || {
+            let request = signed(&market.buyer, None, path, &json!({}), &key);
+            send_to(&service, request)
+        };
+        let first = send().await;
+        assert_eq!(first.refusal(), (503, "unavailable"), "{path}");
+        assert!(first.get("message").contains("was executed"), "{path}");
+        market.store.mend();
+        assert_eq!(send().await.refusal(), (503, "unavailable"), "{path}");
+        assert_eq!(runs.load(Ordering::SeqCst), n + 1, "{path}");
+    }
+}
+
+async fn alone_a_key_that_another_process_executes_is_busy(backing: Backing) {
+    let market = Market::on(backing).await;
+    let (runs, gate) = (Arc::new(AtomicUsize::new(0)), Gate::default());
+    let (counter, at) = (runs.clone(), gate.clone());
+    let handler = move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        let at = at.clone();
+        async move {
+            at.pass().await;
+            text(201, "made")
+        }
+    };
+    let here = idempotent(
+        &market,
+        market.backing.store.clone(),
+        |b| b,
+        handler.clone(),
+    );
+    let there = idempotent(&market, market.backing.opened_again().await, |b| b, handler);
+    let key = fresh_key();
+    let (sender, request) = (here.clone(), order(&market, &key));
+    let first = tokio::spawn(async move { send_to(&sender, request).await });
+    gate.reached().await;
+    let busy = send_to(&there, order(&market, &key)).await;
+    assert_eq!(busy.refusal(), (503, "unavailable"));
+    gate.open();
+    let first = first.await.unwrap();
+    same(&first, &send_to(&there, order(&market, &key)).await);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
