@@ -29,8 +29,9 @@ use crate::{
             introspection::{Introspect, Introspection},
         },
         idempotency::{Idempotency, Reconcile},
+        part::Part,
         record::{Record, Recorder},
-        step::Stack,
+        step::{Stack, Step},
         validate::Validate,
     },
     protocol::{
@@ -68,7 +69,9 @@ pub struct Rctp(Arc<Parts>);
 struct Parts {
     layer: RctpLayer,
     layered: AtomicBool,
+    arrive: Arrive,
     authenticate: Authenticate,
+    record: Record,
     grant: CheckGrant,
     idempotency: Idempotency,
     decide: Decide,
@@ -115,25 +118,33 @@ impl Rctp {
         Stack::new(Simple)
     }
 
-    /// The authentication layer alone.
-    pub fn authenticate(&self) -> Stack<Authenticate> {
-        Stack::new(self.0.authenticate.clone())
+    /// The stack in four layers, this one outermost, then [`Rctp::grant`], [`Rctp::idempotency`] and [`Rctp::decision`]:
+    /// what [`Rctp::layer`] does in one, for a marketplace that puts layers of its own between. Here: which row is it,
+    /// who is calling, and do we serve it?
+    pub fn authenticate(&self) -> Stack<(Arrive, (Authenticate, Admit))> {
+        let Parts { arrive, .. } = &*self.0;
+        Stack::new((arrive.clone(), (self.0.authenticate.clone(), Admit)))
     }
 
-    /// The grant layer alone; it needs the authentication layer outside it.
-    pub fn grant(&self) -> Stack<CheckGrant> {
-        Stack::new(self.0.grant.clone())
+    /// The second of the four layers: may it still act for them, and is the body well-formed? Refusals from here on
+    /// enter the record.
+    pub fn grant(&self) -> Stack<Part<(Record, (CheckGrant, Validate))>> {
+        let Parts { record, grant, .. } = &*self.0;
+        self.part((record.clone(), (grant.clone(), Validate)))
     }
 
-    /// The idempotency layer as the stack uses it: the decision layer inside it settles the key.
-    pub fn idempotency(&self) -> Stack<Idempotency> {
-        Stack::new(self.0.idempotency.clone())
+    /// The third of the four layers: has this happened already? The decision inside it settles the key.
+    pub fn idempotency(&self) -> Stack<Part<Idempotency>> {
+        self.part(self.0.idempotency.clone())
     }
 
-    /// The decision layer alone, with the validation of bodies that it relies on; it needs arrival, authentication,
-    /// grant and idempotency outside it.
-    pub fn decision(&self) -> Stack<(Validate, Decide)> {
-        Stack::new((Validate, self.0.decide.clone()))
+    /// The last of the four layers: auto, ask or forbid?
+    pub fn decision(&self) -> Stack<Part<Decide>> {
+        self.part(self.0.decide.clone())
+    }
+
+    fn part<T: Step>(&self, step: T) -> Stack<Part<T>> {
+        Stack::new(Part::new(self.0.arrive.clone(), step))
     }
 
     /// Wraps an axum router from outside, so that everything under the table's first segments is decided.
@@ -555,14 +566,15 @@ impl RctpBuilder {
         });
         let challenge = self.challenge(&public_url)?;
         let arrive = Arrive::new(public.prefix, self.body_limit, challenge);
+        let record = Record::new(recorder);
         let layer = Stack::new((
-            arrive,
+            arrive.clone(),
             (
                 authenticate.clone(),
                 (
                     Admit,
                     (
-                        Record::new(recorder),
+                        record.clone(),
                         (
                             grant.clone(),
                             (Validate, (idempotency.clone(), decide.clone())),
@@ -574,7 +586,9 @@ impl RctpBuilder {
         Ok(Rctp(Arc::new(Parts {
             layer,
             layered: AtomicBool::new(false),
+            arrive,
             authenticate,
+            record,
             grant,
             idempotency,
             decide,

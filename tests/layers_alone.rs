@@ -12,23 +12,35 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use common::{
-    Answer, BUYER_TOKEN, GATEWAY, SELLER, SELLER_TOKEN, SELLER_UNBOUND, Service, get, with_token,
+    Answer, BUYER_TOKEN, FLOOR, GATEWAY, LISTING, NOW, SELLER, SELLER_TOKEN, SELLER_UNBOUND,
+    Service, get, grant, offer_body, post, with_token,
 };
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use market::{
-    Backing, Call, Gate, Market, cut_off, fresh_key, on_every_store, operators, send_to, signed,
+    Backing, Call, Gate, Logs, Market, cut_off, fresh_key, on_every_store, operators, send_to,
+    signed,
 };
-use serde_json::json;
-use tower::{Layer, service_fn, util::BoxCloneSyncService};
+use serde_json::{Value, json};
+use tower::{
+    BoxError, Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer,
+    load_shed::LoadShedLayer, service_fn, timeout::TimeoutLayer, util::BoxCloneSyncService,
+};
 use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{authenticate::Mechanisms, body::Body, idempotency::Reconcile},
-    protocol::{caller::Caller, grant::Grant, operation::Verb},
+    protocol::{
+        caller::Caller,
+        grant::{Grant, GrantStatus},
+        operation::Verb,
+        policy::Tier,
+        record::SubjectKind,
+    },
     store::{BoxFuture, IdempotencyKey, Store, StoredResponse, Used},
 };
 
@@ -607,4 +619,343 @@ async fn alone_a_key_that_another_process_executes_is_busy(backing: Backing) {
     let first = first.await.unwrap();
     same(&first, &send_to(&there, order(&market, &key)).await);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+// ---- The stack in four layers ---------------------------------------------------------------------------------------
+
+/// An error of a layer between, as a marketplace would render it.
+fn rendered<S>(service: S) -> Service
+where
+    S: tower::Service<Request<Body>, Response = Response<Body>, Error = BoxError>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    let service = service_fn(move |request: Request<Body>| {
+        let service = service.clone();
+        async move {
+            let answer = service.oneshot(request).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|error| text(503, error.to_string())))
+        }
+    });
+    BoxCloneSyncService::new(service)
+}
+
+/// The market behind the four layers, with nothing between them.
+fn in_four(rctp: &Rctp) -> Service {
+    let service = ServiceBuilder::new()
+        .layer(rctp.authenticate())
+        .layer(rctp.grant())
+        .layer(rctp.idempotency())
+        .layer(rctp.decision())
+        .service(rctp.market());
+    BoxCloneSyncService::new(service)
+}
+
+#[tokio::test]
+async fn in_four_layers_the_stack_answers_as_in_one() {
+    let market = Market::on(Backing::memory().await).await;
+    let four = in_four(&market.rctp);
+    let (buyer, seller) = (&market.buyer, &market.seller);
+    let offer = market.offer(FLOOR + 1).await.get("offer_id");
+    let accept = format!("/offers/{offer}/accept");
+    let mut bad = offer_body(FLOOR);
+    bad["floor"] = json!(1);
+    let versioned = |version: &str| {
+        let mut request = get("/listings/lst_bicycle");
+        let headers = request.headers_mut();
+        headers.insert("rctp-version", version.parse().unwrap());
+        buyer.signer.sign(&mut request).unwrap();
+        request
+    };
+    let read = |path: &str| {
+        let mut request = get(path);
+        buyer.signer.sign(&mut request).unwrap();
+        request
+    };
+    market.grants.set("token-revoked", {
+        let jkt = Some(seller.kid());
+        let mut grant = grant(SELLER, "client-seller", jkt, Tier::Auto, NOW + 900);
+        grant.grant_status = Some(GrantStatus::Revoked);
+        grant
+    });
+    let sign =
+        |agent, token, path: &str, body: &Value| signed(agent, token, path, body, &fresh_key());
+    let own = Some(SELLER_TOKEN);
+    let table = [
+        (200, read("/listings/lst_bicycle")),
+        (404, read("/listings/lst_unknown")),
+        (404, read("/offers/")),
+        (404, read("/account")),
+        (404, read(&accept)),
+        (401, get("/listings/lst_bicycle")),
+        (400, versioned("\"2026-11-draft4\"")),
+        (200, versioned("\"2026-11-draft5\"")),
+        (201, sign(buyer, None, "/offers", &offer_body(FLOOR + 2))),
+        (422, sign(buyer, None, "/offers", &offer_body(FLOOR - 1))),
+        (400, sign(buyer, None, "/offers", &bad)),
+        (403, sign(buyer, None, &accept, &json!({}))),
+        (403, sign(seller, own, "/offers", &offer_body(FLOOR))),
+        (403, sign(seller, own, "/account", &json!("no schema"))),
+        (401, sign(seller, None, "/account", &Value::Null)),
+        (
+            403,
+            sign(seller, Some("token-revoked"), &accept, &json!({})),
+        ),
+        (404, get("/health")),
+        (404, get("/approve/apr_1")),
+    ];
+    for (status, request) in table {
+        let what = format!("{} {}", request.method(), request.uri());
+        let one = market.send(request.clone()).await;
+        // The same request under another key, where it has one, so that it is not a repeat.
+        let request = match request.headers().contains_key("idempotency-key") {
+            true => renewed(&market, request),
+            false => request,
+        };
+        let other = send_to(&four, request).await;
+        assert_eq!((one.status, other.status), (status, status), "{what}");
+        assert_eq!(one.error(), other.error(), "{what}");
+        assert_eq!(one.decision(), other.decision(), "{what}");
+        assert_eq!(one.headers.len(), other.headers.len(), "{what}");
+    }
+    // The refusals of the grant were recorded by both.
+    let refused = |entries: Vec<Value>, reason: &str| {
+        let of = |e: &&Value| e["decision"]["reason"] == reason;
+        entries.iter().filter(of).count()
+    };
+    let gateway = market.gateway_chain().await;
+    assert_eq!(refused(gateway, "grant_invalid"), 2);
+    let negotiation = market.buyer_get(&format!("/offers/{offer}")).await;
+    let chain = market
+        .chain(SubjectKind::Negotiation, &negotiation.get("negotiation_id"))
+        .await;
+    assert_eq!(refused(chain, "grant_revoked"), 2);
+}
+
+/// The request under another `Idempotency-Key`.
+fn renewed(market: &Market, mut request: Request<Bytes>) -> Request<Bytes> {
+    let headers = request.headers_mut();
+    headers.insert("idempotency-key", fresh_key().parse().unwrap());
+    let sellers = headers["ucp-agent"].to_str().unwrap().contains("seller");
+    let agent = if sellers {
+        &market.seller
+    } else {
+        &market.buyer
+    };
+    agent.signer.sign(&mut request).unwrap();
+    request
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_layers_fit_between_and_neither_lock_up_nor_lose_a_decision() {
+    let market = Market::on(Backing::sqlite().await).await;
+    let rctp = &market.rctp;
+    let minute = Duration::from_secs(60);
+    let service = ServiceBuilder::new()
+        .layer(TimeoutLayer::new(minute))
+        .layer(rctp.authenticate())
+        .layer(ConcurrencyLimitLayer::new(4))
+        .layer(rctp.grant())
+        .layer(TimeoutLayer::new(minute))
+        .layer(rctp.idempotency())
+        .layer(ConcurrencyLimitLayer::new(1))
+        .layer(rctp.decision())
+        .layer(TimeoutLayer::new(minute))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(rctp.market());
+    let service = rendered(service);
+    // Lost races run the inner service again, under a limit of one.
+    market.store.lose_races(5);
+    let tasks: Vec<_> = (0..32)
+        .map(|n| {
+            let body = offer_body(FLOOR + n % 2);
+            let request = signed(&market.buyer, None, "/offers", &body, &fresh_key());
+            let service = service.clone();
+            tokio::spawn(async move { send_to(&service, request).await })
+        })
+        .collect();
+    for task in tasks {
+        let answer = task.await.unwrap();
+        assert_eq!(answer.status, 201, "{:?}", answer.bytes);
+    }
+    assert_eq!(market.offers_on(LISTING).await.len(), 32);
+}
+
+#[tokio::test]
+async fn load_that_a_layer_between_sheds_leaves_the_key_free() {
+    let market = Market::on(Backing::memory().await).await;
+    let gate = Gate::default();
+    let (inner, at) = (market.rctp.market(), gate.clone());
+    let slow = service_fn(move |request: Request<Body>| {
+        let (inner, at) = (inner, at.clone());
+        async move {
+            at.pass().await;
+            inner.oneshot(request).await
+        }
+    });
+    let service = ServiceBuilder::new()
+        .layer(market.rctp.authenticate())
+        .layer(market.rctp.grant())
+        .layer(market.rctp.idempotency())
+        .layer(market.rctp.decision())
+        .layer(LoadShedLayer::new())
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(slow);
+    let service = rendered(service);
+    let offer = |key: &str| signed(&market.buyer, None, "/offers", &offer_body(FLOOR), key);
+    let (first, second) = (fresh_key(), fresh_key());
+    let running = tokio::spawn({
+        let (service, request) = (service.clone(), offer(&first));
+        async move { send_to(&service, request).await }
+    });
+    gate.reached().await;
+    let shed = send_to(&service, offer(&second)).await;
+    assert_eq!(shed.status, 503);
+    assert_eq!(&*shed.bytes, b"service overloaded");
+    gate.open();
+    gate.open();
+    assert_eq!(running.await.unwrap().status, 201);
+    let again = send_to(&service, offer(&second)).await;
+    assert_eq!(again.status, 201, "{:?}", again.bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_layer_between_times_out_leaves_the_key_free() {
+    let market = Market::on(Backing::memory().await).await;
+    let (gate, runs) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let (inner, at, counter) = (market.rctp.market(), gate.clone(), runs.clone());
+    let slow = service_fn(move |request: Request<Body>| {
+        let (inner, at) = (inner, at.clone());
+        let run = counter.fetch_add(1, Ordering::SeqCst);
+        async move {
+            if run == 0 {
+                at.pass().await;
+            }
+            inner.oneshot(request).await
+        }
+    });
+    let service = ServiceBuilder::new()
+        .layer(market.rctp.authenticate())
+        .layer(market.rctp.grant())
+        .layer(TimeoutLayer::new(Duration::from_secs(5)))
+        .layer(market.rctp.idempotency())
+        .layer(market.rctp.decision())
+        .service(slow);
+    let service = rendered(service);
+    let key = fresh_key();
+    let offer = || signed(&market.buyer, None, "/offers", &offer_body(FLOOR), &key);
+    let late = send_to(&service, offer()).await;
+    assert_eq!(&*late.bytes, b"request timed out");
+    let again = send_to(&service, offer()).await;
+    assert_eq!(again.status, 201, "{:?}", again.bytes);
+    assert_eq!(market.offers_on(LISTING).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_layer_put_together_wrongly_refuses_and_logs_what_it_lacks() {
+    let market = Market::on(Backing::memory().await).await;
+    let rctp = &market.rctp;
+    let inner = || rctp.market();
+    let boxed = |service| -> Service { service };
+    let table: Vec<(&str, &str, Service)> = vec![
+        (
+            "the grant without authentication",
+            "Caller",
+            boxed(BoxCloneSyncService::new(rctp.grant().layer(inner()))),
+        ),
+        (
+            "idempotency without authentication",
+            "Caller",
+            boxed(BoxCloneSyncService::new(rctp.idempotency().layer(inner()))),
+        ),
+        (
+            "the decision alone",
+            "Arrived",
+            boxed(BoxCloneSyncService::new(rctp.decision().layer(inner()))),
+        ),
+        (
+            "the decision without idempotency",
+            "Idempotency-Key",
+            boxed(BoxCloneSyncService::new(
+                ServiceBuilder::new()
+                    .layer(rctp.authenticate())
+                    .layer(rctp.grant())
+                    .layer(rctp.decision())
+                    .service(inner()),
+            )),
+        ),
+        (
+            "the decision without the grant",
+            "validated body",
+            boxed(BoxCloneSyncService::new(
+                ServiceBuilder::new()
+                    .layer(rctp.authenticate())
+                    .layer(rctp.idempotency())
+                    .layer(rctp.decision())
+                    .service(inner()),
+            )),
+        ),
+        (
+            "authentication of its own, without the table",
+            "Arrived",
+            boxed(BoxCloneSyncService::new(
+                ServiceBuilder::new()
+                    .layer(builder(&market).authenticate_alone().unwrap())
+                    .layer(rctp.decision())
+                    .service(inner()),
+            )),
+        ),
+        (
+            "the wrong way round",
+            "Arrived",
+            boxed(BoxCloneSyncService::new(
+                ServiceBuilder::new()
+                    .layer(rctp.decision())
+                    .layer(rctp.idempotency())
+                    .layer(rctp.grant())
+                    .layer(rctp.authenticate())
+                    .service(inner()),
+            )),
+        ),
+        (
+            "the simple mode without a decision",
+            "no decision",
+            boxed(BoxCloneSyncService::new(rctp.simple().layer(inner()))),
+        ),
+    ];
+    for (what, named, service) in table {
+        let (logs, listening) = Logs::listen();
+        let request = signed(
+            &market.buyer,
+            None,
+            "/offers",
+            &offer_body(FLOOR),
+            &fresh_key(),
+        );
+        let answer = send_to(&service, request).await;
+        drop(listening);
+        assert_eq!(answer.refusal(), (503, "unavailable"), "{what}");
+        let logs = logs.text();
+        let error = logs.lines().find(|line| line.contains("ERROR"));
+        let error = error.unwrap_or_else(|| panic!("{what}: {logs}"));
+        assert!(error.contains(named), "{what}: {error}");
+    }
+    assert_eq!(market.offers_on(LISTING).await.len(), 0);
+    // The market itself, without any layer, does nothing.
+    let bare: Service = BoxCloneSyncService::new(inner());
+    let request = post("/offers", &offer_body(FLOOR));
+    assert_eq!(send_to(&bare, request).await.status, 404);
+}
+
+#[tokio::test]
+async fn the_whole_layer_made_twice_is_a_warning() {
+    let market = Market::on(Backing::memory().await).await;
+    let (logs, _listening) = Logs::listen();
+    let _again = market.rctp.layer();
+    let logs = logs.text();
+    assert!(logs.contains("WARN"), "{logs}");
+    assert!(logs.contains("called more than once"), "{logs}");
 }

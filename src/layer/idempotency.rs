@@ -31,6 +31,7 @@ use super::{
     authenticate::IDEMPOTENCY_KEY,
     body::{Body, CollectError},
     context::Clock,
+    part::put_together_wrongly,
     step::{Next, Step},
 };
 use crate::{
@@ -193,12 +194,9 @@ impl Config {
     /// What the request holds: its key, well-formed, and its digest (R9).
     fn held(&self, request: &Request<Body>, arrived: &Arrived) -> Result<Held, Refusal> {
         let extensions = request.extensions();
-        let caller = extensions.get::<Caller>().ok_or_else(|| {
-            tracing::error!(
-                "the idempotency layer found no Caller; put the authentication layer outside it"
-            );
-            Refusal::unavailable("this service is put together wrongly; nothing was executed")
-        })?;
+        let caller = extensions
+            .get::<Caller>()
+            .ok_or_else(|| put_together_wrongly("Caller: put the authentication layer outside"))?;
         let key = key(request)?;
         let digest = digest(
             request.method(),
@@ -395,7 +393,7 @@ pub(crate) fn unfinished() -> Refusal {
 }
 
 /// The largest response that is stored.
-const MAX_STORED: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_STORED: usize = 4 * 1024 * 1024;
 
 fn unavailable(error: &dyn std::fmt::Display) -> Refusal {
     tracing::error!(%error, "the store failed");

@@ -11,7 +11,8 @@
 //! | [`idempotency`] | has this happened already? | [`idempotency::Held`] |
 //! | [`decision`] | auto, ask or forbid? | [`decision::Decided`] |
 //!
-//! A step is a [`step::Step`]; steps compose into one [`step::Stack`], which is a [`tower::Layer`].
+//! A step is a [`step::Step`]; steps compose into one [`step::Stack`], which is a [`tower::Layer`]. [`part`] has them in
+//! layers of their own.
 
 pub mod admit;
 pub mod arrive;
@@ -23,6 +24,7 @@ pub mod decision;
 mod extract;
 pub mod grant;
 pub mod idempotency;
+pub mod part;
 pub mod record;
 pub mod step;
 pub mod validate;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     arrive::{Arrived, refuse},
     body::Body,
+    part::row_of,
     step::{Next, Step},
 };
 use crate::protocol::{
@@ -17,8 +18,9 @@ use crate::protocol::{
     schema,
 };
 
-/// The body as JSON that satisfies its schema, in the request's extensions.
-#[derive(Clone, Debug)]
+/// The body as JSON that satisfies its schema, in the request's extensions. It may hold a proposed floor, so it has no
+/// `Debug`.
+#[derive(Clone)]
 pub(crate) struct Validated(pub(crate) Arc<Value>);
 
 /// Validates the body. The two always-403 verbs are answered before it (R7, INV-3).
@@ -42,10 +44,7 @@ impl Step for Validate {
 }
 
 fn body(request: &Request<Body>) -> Result<Value, Refusal> {
-    let arrived = request.extensions().get::<Arrived>();
-    let Some((arrived, row)) = arrived.and_then(|a| Some((a, a.row()?))) else {
-        return Err(Refusal::not_found());
-    };
+    let (arrived, row) = row_of(request.extensions())?;
     if row.tier == TierRule::Forbid {
         let sub = request.extensions().get::<Grant>().map(|g| g.sub.clone());
         return Err(

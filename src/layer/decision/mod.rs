@@ -29,6 +29,7 @@ use super::{
     body::Body,
     context::{Clock, Ids},
     idempotency::{Held, Settled, key_taken, stored},
+    part::{put_together_wrongly, row_of},
     record::Recorded,
     step::{Next, Step},
     validate::Validated,
@@ -127,32 +128,24 @@ struct Asked {
 impl Asked {
     fn of(request: &Request<Body>) -> Result<Self, Refusal> {
         let extensions = request.extensions();
-        let wrong = |missing: &str| {
-            tracing::error!(
-                missing,
-                "the decision layer lacks what an outer layer leaves; stack them as Rctp::layer does"
-            );
-            Refusal::unavailable("this service is put together wrongly; nothing was executed")
-        };
-        let arrived = extensions
-            .get::<Arrived>()
-            .ok_or_else(|| wrong("Arrived"))?;
-        let row = arrived.row().ok_or_else(Refusal::not_found)?;
+        let (arrived, row) = row_of(extensions)?;
         let held = extensions.get::<Held>().cloned();
         if row.writes() && held.is_none() {
-            return Err(wrong("an idempotency key"));
+            return Err(put_together_wrongly(
+                "a held Idempotency-Key: put Rctp::idempotency() outside",
+            ));
         }
         Ok(Self {
             row,
             arrived: arrived.clone(),
             body: extensions
                 .get::<Validated>()
-                .ok_or_else(|| wrong("a validated body"))?
+                .ok_or_else(|| put_together_wrongly("a validated body: put Rctp::grant() outside"))?
                 .0
                 .clone(),
             caller: extensions
                 .get::<Caller>()
-                .ok_or_else(|| wrong("Caller"))?
+                .ok_or_else(|| put_together_wrongly("Caller: put Rctp::authenticate() outside"))?
                 .clone(),
             grant: extensions.get::<Grant>().cloned(),
             held,
