@@ -33,15 +33,16 @@ use tower::{
 };
 use tower_rctp::{
     Rctp, RctpBuilder,
-    layer::{authenticate::Mechanisms, body::Body, idempotency::Reconcile},
+    layer::{authenticate::Mechanisms, body::Body, decision::Decided, idempotency::Reconcile},
     protocol::{
         caller::Caller,
         grant::{Grant, GrantStatus},
         operation::Verb,
         policy::Tier,
         record::SubjectKind,
+        refusal::{Reason, Refusal},
     },
-    store::{BoxFuture, IdempotencyKey, Store, StoredResponse, Used},
+    store::{BoxFuture, CommitError, IdempotencyKey, Store, StoredResponse, Used},
 };
 
 on_every_store!(
@@ -958,4 +959,253 @@ async fn the_whole_layer_made_twice_is_a_warning() {
     let logs = logs.text();
     assert!(logs.contains("WARN"), "{logs}");
     assert!(logs.contains("called more than once"), "{logs}");
+}
+
+// ---- Handlers that commit their decision ----------------------------------------------------------------------------
+
+/// The whole stack around a handler that gets its decision.
+fn decided<F, R>(market: &Market, handler: F) -> Service
+where
+    F: Fn(Decided) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<Body>> + Send + 'static,
+{
+    let rctp = market.beside(Arc::new(market.store.clone()), |b| b);
+    serve(rctp.layer(), move |request: Request<Body>| {
+        handler(request.extensions().get::<Decided>().unwrap().clone())
+    })
+}
+
+/// Commits nothing but the decision.
+async fn committed(decided: &Decided, said: &'static str) -> Result<Response<Body>, CommitError> {
+    let response = Response::new(Bytes::from_static(said.as_bytes()));
+    decided.commit(|_| {}, response).await
+}
+
+async fn open_offer(market: &Market) -> (String, String) {
+    let offer = market.offer(FLOOR + 1).await;
+    (offer.get("offer_id"), offer.get("negotiation_id"))
+}
+
+fn accept(market: &Market, offer: &str, key: &str) -> Request<Bytes> {
+    let path = format!("/offers/{offer}/accept");
+    signed(&market.seller, Some(SELLER_TOKEN), &path, &json!({}), key)
+}
+
+#[tokio::test]
+async fn a_writing_handler_that_is_bound_to_nothing_is_503_and_logged_by_name() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, _) = open_offer(&market).await;
+    let service = decided(&market, |_| async { text(200, "done, I think") });
+    let commits = market.store.commits();
+    for (name, request) in [
+        ("accept_offer", accept(&market, &offer, &fresh_key())),
+        (
+            "create_offer",
+            signed(
+                &market.buyer,
+                None,
+                "/offers",
+                &offer_body(FLOOR),
+                &fresh_key(),
+            ),
+        ),
+    ] {
+        let (logs, listening) = Logs::listen();
+        let answer = send_to(&service, request).await;
+        drop(listening);
+        assert_eq!(answer.refusal(), (503, "unavailable"), "{name}");
+        assert!(!answer.body.to_string().contains("I think"));
+        let logs = logs.text();
+        let error = logs.lines().find(|line| line.contains("ERROR")).unwrap();
+        assert!(
+            error.contains(name) && error.contains("rctp.simple()"),
+            "{error}"
+        );
+    }
+    assert_eq!(market.store.commits(), commits);
+    // A reading one is bound to nothing either.
+    let mut request = get("/listings/lst_bicycle");
+    market.buyer.signer.sign(&mut request).unwrap();
+    let answer = send_to(&service, request).await;
+    assert_eq!(
+        (answer.status, &*answer.bytes),
+        (200, &b"done, I think"[..])
+    );
+    assert_eq!(answer.decision(), "");
+}
+
+#[tokio::test]
+async fn a_handler_that_swallows_a_lost_race_is_run_again() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, negotiation) = open_offer(&market).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let service = decided(&market, move |decided| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async move {
+            match committed(&decided, "accepted").await {
+                Ok(response) => response,
+                Err(_) => text(200, "never mind"),
+            }
+        }
+    });
+    market.store.lose_races(2);
+    let answer = send_to(&service, accept(&market, &offer, &fresh_key())).await;
+    assert_eq!((answer.status, &*answer.bytes), (200, &b"accepted"[..]));
+    assert_eq!(answer.decision(), "auto");
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    let chain = market.chain(SubjectKind::Negotiation, &negotiation).await;
+    assert_eq!(chain.len(), 2, "{chain:#?}");
+
+    // One that swallows a failing store cannot pass it off as done.
+    market.store.take_down(Call::Commit);
+    let answer = send_to(&service, accept(&market, &offer, &fresh_key())).await;
+    assert_eq!(answer.refusal(), (503, "unavailable"));
+}
+
+#[tokio::test]
+async fn a_handler_commits_once_and_its_committed_answer_counts() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, negotiation) = open_offer(&market).await;
+    let service = decided(&market, |decided| async move {
+        committed(&decided, "the first").await.unwrap();
+        let second = committed(&decided, "the second").await;
+        assert!(matches!(second, Err(CommitError::Store(_))), "{second:?}");
+        text(418, "something else")
+    });
+    let key = fresh_key();
+    let answer = send_to(&service, accept(&market, &offer, &key)).await;
+    assert_eq!((answer.status, &*answer.bytes), (200, &b"the first"[..]));
+    same(
+        &answer,
+        &send_to(&service, accept(&market, &offer, &key)).await,
+    );
+    let chain = market.chain(SubjectKind::Negotiation, &negotiation).await;
+    assert_eq!(chain.len(), 2, "{chain:#?}");
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_handlers_own_is_decided_recorded_and_stored_as_one() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, negotiation) = open_offer(&market).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let service = decided(&market, move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async {
+            let refusal = Refusal::forbid(Reason::NotInScope, "it was sold over the counter");
+            let mut response = refusal.to_response().map(Body::from);
+            let headers = response.headers_mut();
+            headers.insert("x-shop", "3".parse().unwrap());
+            response
+        }
+    });
+    let key = fresh_key();
+    // A lost race runs it again, a failing store executes nothing.
+    market.store.lose_races(1);
+    market.store.take_down(Call::Commit);
+    let down = send_to(&service, accept(&market, &offer, &key)).await;
+    assert_eq!(down.refusal(), (503, "unavailable"));
+    market.store.mend();
+    let commits = market.store.commits();
+    let answer = send_to(&service, accept(&market, &offer, &key)).await;
+    assert_eq!(answer.refusal(), (403, "not_in_scope"));
+    assert_eq!(
+        answer.decision(),
+        "forbid;action=\"offer.accept\";reason=not_in_scope"
+    );
+    assert_eq!(answer.headers["x-shop"], "3");
+    assert_eq!(market.store.commits(), commits + 1);
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    same(
+        &answer,
+        &send_to(&service, accept(&market, &offer, &key)).await,
+    );
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+
+    // A read that the handler refuses enters as well.
+    let path = format!("/offers/{offer}");
+    let mut request = get(&path);
+    market.buyer.signer.sign(&mut request).unwrap();
+    let answer = send_to(&service, request).await;
+    assert_eq!(answer.decision(), "forbid;reason=not_in_scope");
+    let chain = market.chain(SubjectKind::Negotiation, &negotiation).await;
+    let refused: Vec<_> = chain.iter().map(|e| &e["decision"]["reason"]).collect();
+    assert_eq!(
+        refused,
+        [&Value::Null, &json!("not_in_scope"), &json!("not_in_scope")]
+    );
+    assert_eq!(market.gateway_chain().await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_handler_that_finds_a_price_too_low_spends_the_budget() {
+    let market = Market::on(Backing::memory().await).await;
+    let service = decided(&market, |_| async {
+        let refusal = Refusal::forbid(Reason::BelowFloor, "too low");
+        refusal.to_response().map(Body::from)
+    });
+    for status in [422, 422, 422, 429] {
+        let body = offer_body(FLOOR + 1000);
+        let request = signed(&market.buyer, None, "/offers", &body, &fresh_key());
+        assert_eq!(send_to(&service, request).await.status, status);
+    }
+}
+
+#[tokio::test]
+async fn a_protocol_error_of_the_handlers_own_is_stored_and_not_recorded() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, negotiation) = open_offer(&market).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let service = decided(&market, move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async {
+            Refusal::invalid("not on a Sunday")
+                .to_response()
+                .map(Body::from)
+        }
+    });
+    let key = fresh_key();
+    let answer = send_to(&service, accept(&market, &offer, &key)).await;
+    assert_eq!(answer.refusal(), (400, "invalid_request"));
+    assert_eq!(answer.decision(), "");
+    same(
+        &answer,
+        &send_to(&service, accept(&market, &offer, &key)).await,
+    );
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    let chain = market.chain(SubjectKind::Negotiation, &negotiation).await;
+    assert_eq!(chain.len(), 1);
+}
+
+#[tokio::test]
+async fn a_first_offer_opens_its_negotiation_whoever_serves_it() {
+    let market = Market::on(Backing::memory().await).await;
+    let service = decided(&market, |decided| async move {
+        let negotiation = decided.facts().negotiation_id.clone().unwrap();
+        let response = Response::new(Bytes::from(negotiation));
+        decided.commit(|_| {}, response).await.unwrap()
+    });
+    let offer = || {
+        signed(
+            &market.buyer,
+            None,
+            "/offers",
+            &offer_body(FLOOR),
+            &fresh_key(),
+        )
+    };
+    let first = send_to(&service, offer()).await;
+    let negotiation = String::from_utf8(first.bytes.to_vec()).unwrap();
+    assert!(negotiation.starts_with("neg_"));
+    let second = send_to(&service, offer()).await;
+    assert_eq!(first.bytes, second.bytes);
+    let chain = market.chain(SubjectKind::Negotiation, &negotiation).await;
+    assert_eq!(chain.len(), 2);
+    assert_eq!(market.gateway_chain().await.len(), 0);
+    assert_eq!(
+        market.offer(FLOOR + 1).await.get("negotiation_id"),
+        negotiation
+    );
 }

@@ -30,7 +30,7 @@ use crate::{
         record::{Subject, SubjectKind},
         refusal::Refusal,
     },
-    store::{CommitError, Kind, Put, Unit, negotiation_key},
+    store::{CommitError, Kind, Put, Unit},
     wire::{jcs, jws},
 };
 
@@ -203,14 +203,10 @@ async fn create_offer(decided: &Decided, facts: &Facts) -> Answer {
         return Err(Failure::NotServed);
     };
     let listing = there(&facts.listing)?;
-    let negotiation_id = match &facts.negotiation_id {
-        Some(id) => id.clone(),
-        None => decided.id("neg")?,
-    };
     let caller = decided.caller();
     let offer = Offer {
         offer_id: decided.id("off")?,
-        negotiation_id: negotiation_id.clone(),
+        negotiation_id: there(&facts.negotiation_id)?.clone(),
         listing_id: listing.listing_id.clone(),
         by: By::Buyer,
         deal_terms: new.deal_terms.clone(),
@@ -224,12 +220,6 @@ async fn create_offer(decided: &Decided, facts: &Facts) -> Answer {
         seller: listing.seller.clone(),
     };
     let change = |unit: &mut Unit| {
-        if facts.negotiation_id.is_none() {
-            let key = negotiation_key(&listing.listing_id, &offer.buyer);
-            let body = Bytes::from(negotiation_id.clone());
-            unit.put
-                .push(decided.put_bytes(Kind::Negotiation, &key, None, None, body));
-        }
         if let Some(old) = &facts.supersedes {
             let superseded = Offer {
                 state: OfferState::Superseded,
@@ -238,10 +228,7 @@ async fn create_offer(decided: &Decided, facts: &Facts) -> Answer {
             unit.put.push(put_offer(decided, &superseded));
         }
         unit.put.push(put_offer(decided, &offer));
-        entry(unit, |entry| {
-            entry.subject = Subject::new(SubjectKind::Negotiation, &*negotiation_id);
-            entry.offer_id = Some(offer.offer_id.clone());
-        });
+        entry(unit, |entry| entry.offer_id = Some(offer.offer_id.clone()));
     };
     Ok(decided
         .commit(change, created(&offer.view(decided.now())))

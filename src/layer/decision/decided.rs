@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::Response;
 use serde::Serialize;
 
+use super::counts;
 use crate::{
     layer::{
         body::Body,
@@ -23,7 +24,7 @@ use crate::{
         operation::Operation,
         policy::Policy,
         record::{Entry, Seal},
-        refusal::Refusal,
+        refusal::{Reason, Refusal},
         time::Timestamp,
     },
     store::{
@@ -47,8 +48,10 @@ pub(crate) struct Inner {
     pub(crate) facts: Facts,
     pub(crate) versions: HashMap<Key, Version>,
     pub(crate) windows: Vec<WindowCheck>,
-    /// The entry for the decision; handlers may complete it.
-    pub(crate) entry: Option<Entry>,
+    /// The negotiation that a first offer opens.
+    pub(crate) opens: Option<Put>,
+    /// The entry for the decision; handlers may complete it. Reads that are allowed enter none.
+    pub(crate) entry: Entry,
     pub(crate) held: Option<Held>,
     pub(crate) now: Timestamp,
     pub(crate) store: Arc<dyn Store>,
@@ -162,24 +165,13 @@ impl Decided {
         value: &T,
     ) -> Put {
         let body = serde_json::to_vec(value).expect("our documents serialise");
-        self.put_bytes(kind, id, parent, due, body.into())
-    }
-
-    pub(crate) fn put_bytes(
-        &self,
-        kind: Kind,
-        id: &str,
-        parent: Option<&str>,
-        due: Option<Timestamp>,
-        body: Bytes,
-    ) -> Put {
         let key = Key::new(kind, id);
         Put {
             expected: self.0.versions.get(&key).copied().unwrap_or(0),
             key,
             parent: parent.map(str::to_owned),
             due,
-            body,
+            body: body.into(),
         }
     }
 
@@ -220,10 +212,36 @@ impl Decided {
                 .iter()
                 .map(|(key, version)| (key.clone(), *version))
                 .collect(),
+            put: self.0.opens.iter().cloned().collect(),
             windows: self.0.windows.clone(),
-            entries: self.0.entry.iter().cloned().collect(),
+            entries: match self.0.row.writes() {
+                true => vec![self.0.entry.clone()],
+                false => Vec::new(),
+            },
             ..Unit::default()
         }
+    }
+
+    /// The unit of a refusal of the handler's own, and the response that states it.
+    pub(crate) fn refused(
+        &self,
+        refusal: Refusal,
+        mut response: Response<Bytes>,
+    ) -> (Unit, Response<Bytes>) {
+        let refusal = refusal.action(self.0.row.verb);
+        let mut unit = self.unit();
+        if let Some(decision) = refusal.decision() {
+            response.headers_mut().insert(HEADER, decision.to_header());
+            unit.entries = vec![Entry {
+                decision,
+                ..self.0.entry.clone()
+            }];
+        }
+        if refusal.reason() == Some(Reason::BelowFloor) {
+            unit.counts = counts(&self.0.windows, &self.0.policy, self.0.now);
+        }
+        response.extensions_mut().insert(refusal);
+        (unit, response)
     }
 
     pub(crate) fn claim(&self, step: ClaimStep) -> Option<Claim> {

@@ -32,10 +32,8 @@ pub(crate) struct Loaded {
     pub(crate) facts: Facts,
     /// The version of every document that was looked for; 0 where there is none.
     pub(crate) versions: HashMap<Key, Version>,
-    /// The counts that must still hold.
+    /// The counts that must still hold; a below-floor answer is counted in each.
     pub(crate) windows: Vec<WindowCheck>,
-    /// Where a below-floor answer is counted.
-    pub(crate) counted_in: Vec<String>,
 }
 
 /// Reads the facts of one request.
@@ -61,7 +59,6 @@ impl Reader<'_> {
             },
             versions: HashMap::new(),
             windows: Vec::new(),
-            counted_in: Vec::new(),
         };
         self.subject(&mut loaded).await?;
         if self.row.floor != FloorRule::None {
@@ -239,15 +236,14 @@ impl Reader<'_> {
             loaded.facts.operator_count.len(),
         ];
         loaded.windows = names
-            .iter()
+            .into_iter()
             .zip(expected)
             .map(|(window, expected)| WindowCheck {
-                window: window.clone(),
+                window,
                 since,
                 expected,
             })
             .collect();
-        loaded.counted_in = names;
         Ok(())
     }
 

@@ -26,9 +26,9 @@ use self::{
 };
 use super::{
     arrive::{Arrived, refuse},
-    body::Body,
+    body::{Body, CollectError},
     context::{Clock, Ids},
-    idempotency::{Held, Settled, key_taken, stored},
+    idempotency::{Held, MAX_STORED, Settled, key_taken, stored},
     part::{put_together_wrongly, row_of},
     record::Recorded,
     step::{Next, Step},
@@ -47,7 +47,9 @@ use crate::{
         refusal::{ProtocolError, Reason, Refusal},
         time::Timestamp,
     },
-    store::{ClaimStep, CommitError, Count, Kind, Put, Store, Unit, negotiation_key},
+    store::{
+        ClaimStep, CommitError, Count, Key, Kind, Put, Store, Unit, WindowCheck, negotiation_key,
+    },
     wire::jwk::{PublicKey, SigningKey},
 };
 
@@ -103,9 +105,10 @@ impl Step for Decide {
                 Turn::Carry(decided) => decided,
             };
             let response = next.clone().run(asked.request(&request, &decided)).await?;
-            match finished(asked.row, &decided, response) {
-                Some(response) => return Ok(response),
-                None => continue,
+            match self.0.finished(&asked, &decided, response).await {
+                Ok(Some(response)) => return Ok(response),
+                Ok(None) => continue,
+                Err(refusal) => return Ok(refuse(&refusal)),
             }
         }
         tracing::warn!(operation = asked.row.name, "too many lost races");
@@ -172,43 +175,6 @@ enum Turn {
     Carry(Decided),
 }
 
-/// The handler's answer, if the turn is over.
-fn finished(
-    row: &'static Operation,
-    decided: &Decided,
-    mut response: Response<Body>,
-) -> Option<Response<Body>> {
-    if response.extensions().get::<NotServed>().is_some() {
-        return Some(refuse(&Refusal::protocol(
-            ProtocolError::NotFound,
-            "this marketplace does not serve this operation",
-        )));
-    }
-    match decided.end() {
-        End::Committed => {
-            response.extensions_mut().insert(Decision::Auto);
-            Some(response)
-        }
-        End::Open if !row.writes() => Some(response),
-        // A refusal that the handler found before it changed anything.
-        End::Open if response.extensions().get::<Refusal>().is_some() => Some(response),
-        End::Open => {
-            tracing::error!(
-                operation = row.name,
-                "the handler neither committed its unit nor runs in the simple mode; wrap it with rctp.simple()"
-            );
-            Some(refuse(&Refusal::unavailable(
-                "the handler of this operation is not bound to its decision",
-            )))
-        }
-        End::Conflict => None,
-        End::KeyTaken => Some(key_taken()),
-        End::Failed => Some(refuse(&Refusal::unavailable(
-            "the store did not answer; nothing was executed",
-        ))),
-    }
-}
-
 impl Config {
     async fn turn(&self, asked: &Asked) -> Result<Turn, Refusal> {
         let now = self.clock.now();
@@ -239,24 +205,23 @@ impl Config {
             }
             Verdict::Refuse(refusal) => self.forbid(asked, loaded, refusal, now).await,
             Verdict::Ask { expires_at } => self.park(asked, loaded, expires_at, now).await,
-            Verdict::Auto => Ok(Turn::Carry(self.carry(asked, loaded, now))),
+            Verdict::Auto => self.carry(asked, loaded, now).map(Turn::Carry),
         }
     }
 
-    fn carry(&self, asked: &Asked, loaded: Loaded, now: Timestamp) -> Decided {
-        let entry = asked.row.writes().then(|| {
-            let place = subject(asked.row, &loaded.facts, &self.gateway);
-            let place = place.unwrap_or_else(|| self.gateway.clone());
-            self.entry(asked, &loaded.facts, place, Decision::Auto, now)
-        });
-        Decided::new(Inner {
+    fn carry(&self, asked: &Asked, mut loaded: Loaded, now: Timestamp) -> Result<Decided, Refusal> {
+        let opens = self.opened(asked, &mut loaded, now)?;
+        let place = subject(asked.row, &loaded.facts, &self.gateway);
+        let place = place.unwrap_or_else(|| self.gateway.clone());
+        Ok(Decided::new(Inner {
             row: asked.row,
             caller: asked.caller.clone(),
             grant: asked.grant.clone(),
+            entry: self.entry(asked, &loaded.facts, place, Decision::Auto, now),
             facts: loaded.facts,
             versions: loaded.versions,
             windows: loaded.windows,
-            entry,
+            opens,
             held: asked.held.clone(),
             now,
             store: self.store.clone(),
@@ -266,7 +231,68 @@ impl Config {
             ids: self.ids.clone(),
             policy: self.policy.clone(),
             end: Mutex::new(End::Open),
-        })
+        }))
+    }
+
+    /// How the turn ends with the handler's answer; `None` when it lost a race.
+    async fn finished(
+        &self,
+        asked: &Asked,
+        decided: &Decided,
+        mut response: Response<Body>,
+    ) -> Result<Option<Response<Body>>, Refusal> {
+        if response.extensions().get::<NotServed>().is_some() {
+            return Err(Refusal::protocol(
+                ProtocolError::NotFound,
+                "this marketplace does not serve this operation",
+            ));
+        }
+        match decided.end() {
+            End::Committed => {
+                response.extensions_mut().insert(Decision::Auto);
+                Ok(Some(response))
+            }
+            End::Open => match response.extensions().get::<Refusal>().cloned() {
+                // What the handler found before it changed anything.
+                Some(refusal) if refusal.reason().is_some() => {
+                    self.refused(decided, refusal, response).await
+                }
+                Some(_) => Ok(Some(response)),
+                None if !asked.row.writes() => Ok(Some(response)),
+                None => {
+                    tracing::error!(
+                        operation = asked.row.name,
+                        "the handler neither committed its unit nor runs in the simple mode; wrap it with rctp.simple()"
+                    );
+                    Err(Refusal::unavailable(
+                        "the handler of this operation is not bound to its decision",
+                    ))
+                }
+            },
+            End::Conflict => Ok(None),
+            End::KeyTaken => Ok(Some(key_taken())),
+            End::Failed => Err(Refusal::unavailable(
+                "the store did not answer; nothing was executed",
+            )),
+        }
+    }
+
+    /// A refusal of the handler's own is a decision like any other: its entry and its stored response, in one unit.
+    async fn refused(
+        &self,
+        decided: &Decided,
+        refusal: Refusal,
+        response: Response<Body>,
+    ) -> Result<Option<Response<Body>>, Refusal> {
+        let response = collected(response).await.map_err(|_| {
+            Refusal::unavailable("the handler's answer broke off; nothing was executed")
+        })?;
+        let (unit, response) = decided.refused(refusal, response);
+        let claim = decided.response_claim(ClaimStep::Settle, &response);
+        match self.commit(Unit { claim, ..unit }, response).await? {
+            Turn::Answer(response) => Ok(Some(response)),
+            Turn::Again | Turn::Carry(_) => Ok(None),
+        }
     }
 
     fn entry(
@@ -292,7 +318,7 @@ impl Config {
     async fn forbid(
         &self,
         asked: &Asked,
-        loaded: Loaded,
+        mut loaded: Loaded,
         refusal: Refusal,
         now: Timestamp,
     ) -> Result<Turn, Refusal> {
@@ -301,57 +327,46 @@ impl Config {
         };
         let response = refusal.to_response();
         let mut unit = self.unit(asked, &loaded, &response);
-        let place = self.place(asked, &loaded, &mut unit, now)?;
+        // The subject's chain for those who belong to it, else the gateway's (R30).
+        let place = if belongs(&asked.caller, asked.grant.as_ref(), &loaded.facts) {
+            unit.put.extend(self.opened(asked, &mut loaded, now)?);
+            subject(asked.row, &loaded.facts, &self.gateway)
+        } else {
+            None
+        };
+        let place = place.unwrap_or_else(|| self.gateway.clone());
         unit.entries
             .push(self.entry(asked, &loaded.facts, place, decision, now));
         if refusal.reason() == Some(Reason::BelowFloor) {
-            let window = self.policy.budget.window_seconds();
-            unit.counts = loaded
-                .counted_in
-                .iter()
-                .map(|name| Count {
-                    window: name.clone(),
-                    at: now,
-                    expires: now.plus(window),
-                })
-                .collect();
+            unit.counts = counts(&loaded.windows, &self.policy, now);
         }
         self.commit(unit, response).await
     }
 
-    /// Where a refusal enters: the subject's chain for those who belong to it, else the gateway's. A buyer's first
-    /// offer opens its negotiation, refused or not (binding 5.2).
-    fn place(
+    /// A buyer's first offer opens its negotiation, refused or not (binding 5.2): the document that makes it, and its
+    /// id among the facts.
+    fn opened(
         &self,
         asked: &Asked,
-        loaded: &Loaded,
-        unit: &mut Unit,
+        loaded: &mut Loaded,
         now: Timestamp,
-    ) -> Result<Subject, Refusal> {
-        if !belongs(&asked.caller, asked.grant.as_ref(), &loaded.facts) {
-            return Ok(self.gateway.clone());
-        }
-        match (
-            subject(asked.row, &loaded.facts, &self.gateway),
-            &loaded.facts.listing,
-        ) {
-            (Some(subject), _) => Ok(subject),
-            (None, Some(listing)) if asked.row.op == Op::CreateOffer => {
-                let id = self.ids.id("neg", now).map_err(no_randomness)?;
-                unit.put.push(Put {
-                    key: crate::store::Key::new(
-                        Kind::Negotiation,
-                        negotiation_key(&listing.listing_id, &asked.caller.agent()),
-                    ),
-                    expected: 0,
-                    parent: None,
-                    due: None,
-                    body: Bytes::from(id.clone()),
-                });
-                Ok(Subject::new(SubjectKind::Negotiation, id))
-            }
-            (None, _) => Ok(self.gateway.clone()),
-        }
+    ) -> Result<Option<Put>, Refusal> {
+        let facts = &mut loaded.facts;
+        let (Op::CreateOffer, None, Some(listing)) =
+            (asked.row.op, &facts.negotiation_id, &facts.listing)
+        else {
+            return Ok(None);
+        };
+        let id = self.ids.id("neg", now).map_err(no_randomness)?;
+        let key = negotiation_key(&listing.listing_id, &asked.caller.agent());
+        facts.negotiation_id = Some(id.clone());
+        Ok(Some(Put {
+            key: Key::new(Kind::Negotiation, key),
+            expected: 0,
+            parent: None,
+            due: None,
+            body: Bytes::from(id),
+        }))
     }
 
     /// The conditions, and the request's key settled with `response`.
@@ -452,7 +467,7 @@ impl Config {
         unit.entries.push(entry);
         let listing_id = loaded.facts.listing.as_ref().map(|l| &*l.listing_id);
         let put = |kind, id: &str, due, body: serde_json::Result<Vec<u8>>| {
-            let key = crate::store::Key::new(kind, id);
+            let key = Key::new(kind, id);
             Put {
                 expected: loaded.versions.get(&key).copied().unwrap_or(0),
                 key,
@@ -490,6 +505,22 @@ impl Config {
             turn => turn,
         })
     }
+}
+
+/// Counts a below-floor answer in the windows that were looked at (R18).
+fn counts(windows: &[WindowCheck], policy: &Policy, now: Timestamp) -> Vec<Count> {
+    let count = |check: &WindowCheck| Count {
+        window: check.window.clone(),
+        at: now,
+        expires: now.plus(policy.budget.window_seconds()),
+    };
+    windows.iter().map(count).collect()
+}
+
+/// The response with its body, whole.
+async fn collected(response: Response<Body>) -> Result<Response<Bytes>, CollectError> {
+    let (parts, body) = response.into_parts();
+    Ok(Response::from_parts(parts, body.collect(MAX_STORED).await?))
 }
 
 /// What the seller approves (R24).
