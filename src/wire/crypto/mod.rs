@@ -104,15 +104,6 @@ impl Algorithm {
         }
     }
 
-    /// The length of a signature, in bytes.
-    #[must_use]
-    pub const fn signature_len(self) -> usize {
-        match self {
-            Self::Es256 | Self::Ed25519 => 64,
-            Self::Es384 => 96,
-        }
-    }
-
     /// The form of a public key, checked before a provider sees it: libraries take more encodings
     /// (compressed points, SubjectPublicKeyInfo) than we do.
     fn check_form(self, public: &[u8]) -> Result<(), BadKey> {
