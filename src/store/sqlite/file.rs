@@ -48,6 +48,8 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
             return Ok(Err(refused));
         }
         writer.pragma_update(None, "synchronous", "FULL")?;
+        // Large savepoints would go to files in the directory for temporary ones, which may not be writable.
+        writer.pragma_update(None, "temp_store", "MEMORY")?;
         // The writer thread checkpoints by itself, after it has answered.
         writer.pragma_update(None, "wal_autocheckpoint", 0)?;
         if let Some(bytes) = options.max_bytes {

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{
     SqliteError, SqliteOptions, answer,
     file::{self, File, Opened},
-    query::{execute, get, one, unavailable},
+    query::{execute, get, one},
 };
 use crate::store::{BoxFuture, CommitError, StoreError};
 
@@ -30,7 +30,7 @@ pub(super) struct Workers {
     readers: Vec<JoinHandle<()>>,
 }
 
-type Read = Box<dyn FnOnce(&mut Connection) + Send>;
+type Read = Box<dyn FnOnce(&Connection) + Send>;
 
 impl Workers {
     /// Opens the file on the thread that will write it, so that the caller's is not held up.
@@ -67,7 +67,7 @@ impl Workers {
             .map_err(|_| failed("its thread panicked".into()))??;
         for reader in readers {
             let reads = workers.reads.clone();
-            let reader = spawn("rctp-sqlite-read", move || read_all(reader, &reads));
+            let reader = spawn("rctp-sqlite-read", move || read_all(&reader, &reads));
             workers.readers.push(reader.map_err(failed)?);
         }
         Ok(workers)
@@ -80,9 +80,9 @@ impl Workers {
     ) -> BoxFuture<'_, Result<T, StoreError>> {
         Box::pin(async move {
             let (done, wait) = oneshot::channel();
-            self.reads.push(Box::new(move |db: &mut Connection| {
-                let snapshot = db.transaction().map_err(unavailable);
-                let _ = done.send(snapshot.and_then(|snapshot| work(&snapshot)));
+            self.reads.push(Box::new(move |db: &Connection| {
+                let snapshot = Snapshot::of(db);
+                let _ = done.send(snapshot.and_then(|snapshot| work(snapshot.0)));
             }));
             answer(wait).await
         })
@@ -124,7 +124,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     thread.map_err(|error| error.to_string())
 }
 
-fn read_all(mut db: Connection, reads: &Queue<Read>) {
+fn read_all(db: &Connection, reads: &Queue<Read>) {
     let _ending = CloseOnDrop(reads);
     loop {
         let taken = reads.take(1);
@@ -133,8 +133,25 @@ fn read_all(mut db: Connection, reads: &Queue<Read>) {
         }
         for read in taken {
             // A panic drops the way to answer, so that the caller learns of it.
-            let _ = catch_unwind(AssertUnwindSafe(|| read(&mut db)));
+            let _ = catch_unwind(AssertUnwindSafe(|| read(db)));
         }
+    }
+}
+
+/// A transaction that reads, until it is dropped.
+struct Snapshot<'a>(&'a Connection);
+
+impl<'a> Snapshot<'a> {
+    fn of(db: &'a Connection) -> Result<Self, StoreError> {
+        execute(db, "BEGIN", [])?;
+        Ok(Self(db))
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        // Should it fail, the next BEGIN says so.
+        let _ = execute(self.0, "COMMIT", []);
     }
 }
 
