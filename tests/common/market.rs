@@ -17,6 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
@@ -34,7 +35,7 @@ use tower_rctp::{
         time::Timestamp,
     },
     store::{
-        BoxFuture, CommitError, Committed, Doc, IdempotencyKey, Key, Kind, MemoryStore,
+        BoxFuture, CommitError, Committed, Doc, IdempotencyKey, Key, Kind, MemoryStore, Put,
         SqliteStore, Store, StoreError, Unit, Used,
     },
     wire::jwk::SigningKey,
@@ -499,6 +500,44 @@ impl Market {
         key: &str,
     ) -> Answer {
         self.send(signed(agent, token, path, body, key)).await
+    }
+
+    /// The seller's agent accepts.
+    pub async fn accept(&self, offer: &str) -> Answer {
+        let path = format!("/offers/{offer}/accept");
+        self.seller_post(&path, &json!({})).await
+    }
+
+    /// The buyer's agent offers, and nothing stands in its way.
+    pub async fn open_offer(&self, amount: u64) -> String {
+        let offer = self.offer(amount).await;
+        assert_eq!(offer.status, 201, "{:?}", offer.body);
+        offer.get("offer_id")
+    }
+
+    /// Changes a stored document, as the marketplace itself would.
+    pub async fn change<T: Serialize + DeserializeOwned>(
+        &self,
+        kind: Kind,
+        id: &str,
+        change: impl FnOnce(&mut T),
+    ) {
+        let doc = self.stored(kind, id).await.unwrap();
+        let mut value = serde_json::from_slice(&doc.body).unwrap();
+        change(&mut value);
+        let put = Put {
+            key: Key::new(kind, id),
+            expected: doc.version,
+            parent: None,
+            due: None,
+            body: serde_json::to_vec(&value).unwrap().into(),
+        };
+        let unit = Unit {
+            put: vec![put],
+            ..Unit::default()
+        };
+        let seal = Arc::new(self.gateway_key.clone());
+        self.backing.store.commit(unit, seal).await.unwrap();
     }
 
     /// A document of ours as it is stored.

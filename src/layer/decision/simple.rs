@@ -1,31 +1,38 @@
 //! The simple mode: for a marketplace's own handler that knows nothing of units.
 //!
-//! Wrap the handler where it is routed, `post(accept_offer).layer(rctp.simple())`. The decision, and for an acceptance
-//! the reservation, are durable before it runs; its response after it. Handler and response run detached, so that a
-//! client that hangs up cannot leave the key unfinished. An execution that never finished (a panic, a 5xx, a crash)
-//! is not repeated (R10); a [`Reconcile`](crate::layer::idempotency::Reconcile) hook can settle it.
+//! Wrap the handler where it is routed, `post(accept_offer).layer(rctp.simple())`. The decision is durable before it
+//! runs, and with it what it does to the offer: an acceptance reserves the listing, a decline declines. The handler's
+//! response is durable after it. All of it runs detached, so that a client that hangs up cannot leave the key
+//! unfinished. An execution that never finished (a panic, a 5xx, a crash) is not repeated (R10); a
+//! [`Reconcile`](crate::layer::idempotency::Reconcile) hook can settle it.
+//!
+//! A 4xx of the handler gives the offer and the reservation back; answered as a [`Refusal`] with a reason, it enters the
+//! record. Redeeming a checkout has no simple mode: it is single use because the deal lands with it, so that
+//! `create_deal` is the market's, or commits a unit itself.
 
 use http::{Request, Response};
 
-use super::Decided;
+use super::{Decided, collected};
 use crate::{
     layer::{
         arrive::refuse,
         body::Body,
         idempotency::{Executing, Settled, key_taken, unfinished, unstored},
+        record::Recorded,
         step::{Next, Step},
     },
     protocol::{
         decision::{Decision, HEADER},
-        offer,
+        listing::{Listing, ListingState},
+        offer::{self, Offer, OfferState},
         operation::Op,
         refusal::Refusal,
     },
-    store::{ClaimStep, CommitError, Kind, Put, Unit},
+    store::{ClaimStep, CommitError, Doc, Key, Kind, Put, StoreError, Unit},
 };
 
-/// The largest response of a handler that is stored.
-const MAX_RESPONSE: usize = 4 * 1024 * 1024;
+/// How often what was held is given back against those who change it at once.
+const ATTEMPTS: usize = 16;
 
 /// The step around a handler.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +55,21 @@ impl Step for Simple {
         if !decided.operation().writes() {
             return next.run(request).await;
         }
+        if decided.operation().op == Op::CreateDeal {
+            tracing::error!(
+                "create_deal has no simple mode; serve it with rctp.market(), or commit its unit"
+            );
+            return Ok(refuse(&Refusal::unavailable(
+                "the handler of this operation is not bound to its decision",
+            )));
+        }
         // All of it is detached: a client that hangs up meanwhile would leave the key taken, and nothing carried out.
         let executing = request.extensions().get::<Executing>().cloned();
         let task = tokio::spawn(async move {
             let _executing = executing;
-            let reservation = reservation(&decided);
             let mut unit = decided.unit();
             unit.claim = decided.claim(ClaimStep::Begin);
-            unit.put.extend(reservation.iter().map(|r| r.held.clone()));
+            unit.put.extend(held(&decided));
             match decided.commit_unit(unit).await {
                 Ok(()) => {}
                 Err(CommitError::KeyTaken) => return Ok(key_taken()),
@@ -65,7 +79,7 @@ impl Step for Simple {
                 }
             }
             let response = next.run(request).await?;
-            Ok(finish(&decided, reservation, response).await)
+            Ok(finish(&decided, response).await)
         });
         match task.await {
             Ok(response) => response,
@@ -77,79 +91,66 @@ impl Step for Simple {
     }
 }
 
-/// A document that the decision holds for the handler, and how it was before.
-struct Reserved {
-    held: Put,
-    before: Put,
-}
-
-/// What an acceptance holds before the handler runs: the offer accepted, the listing reserved.
-fn reservation(decided: &Decided) -> Vec<Reserved> {
+/// What the operation does to the documents that later decisions read.
+fn held(decided: &Decided) -> Vec<Put> {
     let facts = decided.facts();
-    let (Op::AcceptOffer, Some(offer), Some(listing)) =
-        (decided.operation().op, &facts.offer, &facts.listing)
-    else {
+    let (Some(offer), Some(listing)) = (&facts.offer, &facts.listing) else {
         return Vec::new();
     };
-    let until = offer::checkout_until(listing, &decided.policy().limits, decided.now());
-    let (accepted, reserved) = offer::accept(offer, listing, until, None);
-    let offer_put = |value: &offer::Offer| {
-        let parent = Some(&*value.listing_id);
-        decided.put(Kind::Offer, &value.offer_id, parent, Some(until), value)
-    };
-    let listing_put = |value: &crate::protocol::listing::Listing, due| {
-        decided.put(Kind::Listing, &value.listing_id, None, due, value)
-    };
-    vec![
-        Reserved {
-            held: offer_put(&accepted),
-            before: decided.put(
-                Kind::Offer,
-                &offer.offer_id,
-                Some(&*offer.listing_id),
-                Some(offer.expires_at),
-                offer,
-            ),
-        },
-        Reserved {
-            held: listing_put(&reserved, Some(until)),
-            before: listing_put(listing, None),
-        },
-    ]
+    match decided.operation().op {
+        Op::AcceptOffer => {
+            let until = offer::checkout_until(listing, &decided.policy().limits, decided.now());
+            let (accepted, reserved) = offer::accept(offer, listing, until, None);
+            let (id, parent) = (&*accepted.offer_id, Some(&*accepted.listing_id));
+            vec![
+                decided.put(Kind::Offer, id, parent, Some(until), &accepted),
+                decided.put(
+                    Kind::Listing,
+                    &reserved.listing_id,
+                    None,
+                    Some(until),
+                    &reserved,
+                ),
+            ]
+        }
+        Op::DeclineOffer => {
+            let declined = Offer {
+                state: OfferState::Declined,
+                ..offer.clone()
+            };
+            let (id, parent) = (&*declined.offer_id, Some(&*declined.listing_id));
+            vec![decided.put(Kind::Offer, id, parent, None, &declined)]
+        }
+        _ => Vec::new(),
+    }
 }
 
-/// Stores the handler's response; a refusal of the handler's own gives the reservation back.
-async fn finish(
-    decided: &Decided,
-    reservation: Vec<Reserved>,
-    response: Response<Body>,
-) -> Response<Body> {
+/// Stores the handler's response; a refusal of its own gives back what was held.
+async fn finish(decided: &Decided, response: Response<Body>) -> Response<Body> {
     if response.status().is_server_error() {
-        // Whether it had an effect is not known: the key stays taken (R10), the reservation ends by its time.
+        // Whether it had an effect is not known: the key stays taken (R10), a reservation ends by its time.
         return response;
     }
-    let (parts, body) = response.into_parts();
-    let Ok(body) = body.collect(MAX_RESPONSE).await else {
+    let Ok(mut response) = collected(response).await else {
         tracing::error!("a handler's response broke off, or is too large to be stored");
         return refuse(&unstored());
     };
-    let refused = parts.status.is_client_error();
-    let mut response = Response::from_parts(parts, body);
-    if !refused {
-        response
-            .headers_mut()
-            .insert(HEADER, Decision::Auto.to_header());
+    let refused = response.status().is_client_error();
+    let mut unit = Unit::default();
+    match response.extensions().get::<Refusal>().cloned() {
+        Some(refusal) if refusal.reason().is_some() => {
+            let (theirs, stated) = decided.refused(refusal, response);
+            (unit.entries, unit.counts, response) = (theirs.entries, theirs.counts, stated);
+            response.extensions_mut().insert(Recorded);
+        }
+        _ if !refused => {
+            let auto = Decision::Auto.to_header();
+            response.headers_mut().insert(HEADER, auto);
+        }
+        _ => {}
     }
-    let unit = Unit {
-        put: if refused {
-            reservation.into_iter().map(Reserved::release).collect()
-        } else {
-            Vec::new()
-        },
-        claim: decided.response_claim(ClaimStep::Complete, &response),
-        ..Unit::default()
-    };
-    match decided.commit_after(unit).await {
+    unit.claim = decided.response_claim(ClaimStep::Complete, &response);
+    match settle(decided, unit, refused).await {
         Ok(()) => {
             let mut response = response.map(Body::from);
             response.extensions_mut().insert(Settled);
@@ -162,12 +163,92 @@ async fn finish(
     }
 }
 
-impl Reserved {
-    /// The write that gives it back, over the one that held it.
-    fn release(self) -> Put {
-        Put {
-            expected: self.held.expected + 1,
-            ..self.before
+async fn settle(decided: &Decided, unit: Unit, give_back: bool) -> Result<(), CommitError> {
+    for _ in 0..ATTEMPTS {
+        let mut unit = unit.clone();
+        if give_back {
+            unit.put = given_back(decided).await?;
         }
+        match decided.commit_after(unit).await {
+            Err(CommitError::Conflict) => continue,
+            done => return done,
+        }
+    }
+    Err(CommitError::Conflict)
+}
+
+/// What was held, as it was before; what somebody else has changed meanwhile stays as they left it.
+async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
+    let (Some(offer), Some(listing)) = (&decided.facts().offer, &decided.facts().listing) else {
+        return Ok(Vec::new());
+    };
+    let keys = vec![
+        Key::new(Kind::Offer, &*offer.offer_id),
+        Key::new(Kind::Listing, &*listing.listing_id),
+    ];
+    let mut puts = Vec::new();
+    for doc in decided.store().load(keys).await?.into_iter().flatten() {
+        puts.extend(match doc.key.kind {
+            Kind::Offer => {
+                let now: Offer = read(&doc)?;
+                let held = match decided.operation().op {
+                    Op::AcceptOffer => {
+                        now.state == OfferState::Accepted
+                            && now.acceptance.as_ref().is_some_and(|a| a.deal_id.is_none())
+                    }
+                    Op::DeclineOffer => now.state == OfferState::Declined,
+                    _ => false,
+                };
+                held.then(|| {
+                    let before = Offer {
+                        state: offer.state,
+                        acceptance: None,
+                        ..now
+                    };
+                    over(doc, Some(before.expires_at), &before)
+                })
+            }
+            _ => {
+                let now: Listing = read(&doc)?;
+                let held = matches!(
+                    &now.state,
+                    ListingState::Reserved { offer_id, .. } if *offer_id == offer.offer_id
+                );
+                (held && decided.operation().op == Op::AcceptOffer).then(|| {
+                    let before = Listing {
+                        state: ListingState::Active,
+                        ..now
+                    };
+                    over(doc, None, &before)
+                })
+            }
+        });
+    }
+    Ok(puts)
+}
+
+fn read<T: serde::de::DeserializeOwned>(doc: &Doc) -> Result<T, StoreError> {
+    serde_json::from_slice(&doc.body).map_err(|_| {
+        StoreError(format!(
+            "a stored {} is not readable",
+            doc.key.kind.as_str()
+        ))
+    })
+}
+
+/// The write of a new value over the document as it was read.
+fn over<T: serde::Serialize>(
+    doc: Doc,
+    due: Option<crate::protocol::time::Timestamp>,
+    value: &T,
+) -> Put {
+    Put {
+        key: doc.key,
+        expected: doc.version,
+        parent: None,
+        due,
+        body: serde_json::to_vec(value)
+            .expect("our documents serialise")
+            .into(),
     }
 }
