@@ -621,8 +621,12 @@ impl RctpBuilder {
             limits,
             ..
         } = &self.policy;
+        // A budget of nothing would answer 429 to the first offer.
         let positive = [
+            ("offer_budget.per_agent", budget.per_agent),
+            ("offer_budget.per_operator", budget.per_operator),
             ("offer_budget.window_hours", budget.window_hours),
+            ("offer_budget.seller_probes", budget.seller_probes),
             ("offer_expiry.default_seconds", expiry.default_seconds),
             ("offer_expiry.max_seconds", expiry.max_seconds),
             ("limits.approval_seconds", limits.approval_seconds),
@@ -642,7 +646,12 @@ impl RctpBuilder {
         if self.policy.term_sets.is_empty() {
             return Err(BuildError("term_sets is empty; name at least one".into()));
         }
-        Ok(())
+        match self.policy.term_sets.iter().find(|name| !is_term_set(name)) {
+            Some(name) => Err(BuildError(format!(
+                "term_sets: `{name}` is no name of a term set; write one like goods-1"
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn public(&self) -> Result<Public, BuildError> {
@@ -744,6 +753,14 @@ impl RctpBuilder {
             "fetching profiles needs the feature `fetch`; enable it, or write fetch_with(…)".into(),
         ))
     }
+}
+
+/// Whether the schemas take the name, so that requests can carry it.
+fn is_term_set(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_lowercase())
+        && name.len() <= 64
+        && bytes.all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b':' | b'-'))
 }
 
 /// What the public URL says.

@@ -15,6 +15,11 @@ use std::{
     time::Duration,
 };
 
+use axum::{
+    Router,
+    extract::Path,
+    routing::{get as on_get, post as on_post},
+};
 use bytes::Bytes;
 use common::{
     Answer, BUYER_TOKEN, FLOOR, GATEWAY, LISTING, NOW, SELLER, SELLER_TOKEN, SELLER_UNBOUND,
@@ -33,16 +38,25 @@ use tower::{
 };
 use tower_rctp::{
     Rctp, RctpBuilder,
-    layer::{authenticate::Mechanisms, body::Body, decision::Decided, idempotency::Reconcile},
+    layer::{
+        authenticate::{
+            Mechanisms,
+            operators::{Operator, Operators},
+        },
+        body::Body,
+        decision::Decided,
+        grant::introspection::Introspection,
+        idempotency::Reconcile,
+    },
     protocol::{
         caller::Caller,
         grant::{Grant, GrantStatus},
         operation::Verb,
-        policy::Tier,
+        policy::{Limits, OfferBudget, OfferExpiry, Tier, Tiers},
         record::SubjectKind,
         refusal::{Reason, Refusal},
     },
-    store::{BoxFuture, CommitError, IdempotencyKey, Store, StoredResponse, Used},
+    store::{BoxFuture, CommitError, IdempotencyKey, MemoryStore, Store, StoredResponse, Used},
 };
 
 on_every_store!(
@@ -1207,5 +1221,412 @@ async fn a_first_offer_opens_its_negotiation_whoever_serves_it() {
     assert_eq!(
         market.offer(FLOOR + 1).await.get("negotiation_id"),
         negotiation
+    );
+}
+
+// ---- Around an axum router ------------------------------------------------------------------------------------------
+
+/// A router as a service of this file.
+fn routed(router: Router) -> Service {
+    let service = service_fn(move |request: Request<Body>| {
+        let answer = router.clone().oneshot(request);
+        async move { answer.await.map(|response| response.map(Body::new)) }
+    });
+    BoxCloneSyncService::new(service)
+}
+
+async fn own_accept(
+    decided: Decided,
+    caller: Caller,
+    grant: Grant,
+) -> Result<Response<Body>, Refusal> {
+    let said = format!("{} for {}", caller.operator, grant.sub);
+    let committed = decided
+        .commit(|_| {}, Response::new(Bytes::from(said)))
+        .await;
+    Ok(committed.unwrap_or_else(|_| text(200, "lost")))
+}
+
+async fn own_listing(Path(id): Path<String>, decided: Decided, grant: Option<Grant>) -> String {
+    let listing = decided.facts().listing.as_ref().unwrap();
+    let seller = grant.map_or("nobody".to_owned(), |grant| grant.sub);
+    format!("{id}: {} for {seller}", listing.title)
+}
+
+#[tokio::test]
+async fn protect_puts_the_stack_around_the_whole_router() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, _) = open_offer(&market).await;
+    let rctp = market.beside(Arc::new(market.store.clone()), |b| b);
+    let shop = Router::new()
+        .route("/offers/{id}/accept", on_post(own_accept))
+        .route(
+            "/offers/{id}/{verb}",
+            on_post(|| async { "a handler that takes everything" }),
+        )
+        .nest(
+            "/listings",
+            Router::new().route("/{id}", on_get(own_listing)),
+        )
+        .route("/health", on_get(|| async { "well" }))
+        .fallback_service(rctp.market());
+    let service = routed(rctp.protect(shop));
+
+    let answer = send_to(&service, accept(&market, &offer, &fresh_key())).await;
+    let expected = format!("{} for {SELLER}", market.seller.profile);
+    assert_eq!((answer.status, &*answer.bytes), (200, expected.as_bytes()));
+    assert_eq!(answer.decision(), "auto");
+    // A nested router, with the grant as an option.
+    let read = |agent: &common::Agent, token: Option<&str>, path: &str| {
+        let mut request = get(path);
+        if let Some(token) = token {
+            request = with_token(request, token);
+        }
+        agent.signer.sign(&mut request).unwrap();
+        send_to(&service, request)
+    };
+    let path = "/listings/lst_bicycle";
+    let answer = read(&market.buyer, None, path).await;
+    assert_eq!(&*answer.bytes, b"lst_bicycle: A bicycle for nobody");
+    let answer = read(&market.seller, Some(SELLER_TOKEN), path).await;
+    assert_eq!(&*answer.bytes, b"lst_bicycle: A bicycle for sub_seller");
+    // What the router does not route is the market's.
+    let request = signed(
+        &market.buyer,
+        None,
+        "/offers",
+        &offer_body(FLOOR),
+        &fresh_key(),
+    );
+    assert_eq!(send_to(&service, request).await.status, 201);
+    // What is none of ours passes, and what only looks like ours does not.
+    let answer = send_to(&service, get("/health")).await;
+    assert_eq!((answer.status, &*answer.bytes), (200, &b"well"[..]));
+    for path in [
+        "/offers/off_1/accept/",
+        "/offers/off_1/steal",
+        "/offers/x/y/z",
+    ] {
+        let request = signed(&market.buyer, None, path, &json!({}), &fresh_key());
+        let answer = send_to(&service, request).await;
+        assert_eq!(answer.refusal(), (404, "not_found"), "{path}");
+        let nobody = send_to(&service, post(path, &json!({}))).await;
+        assert_eq!(nobody.status, 401, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_no_layer_reaches_refuses() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, negotiation) = open_offer(&market).await;
+    let rctp = market.beside(Arc::new(market.store.clone()), |b| b);
+    let refused = |what: &'static str, service: Service, path: &str| {
+        let request = signed(
+            &market.seller,
+            Some(SELLER_TOKEN),
+            path,
+            &json!({}),
+            &fresh_key(),
+        );
+        async move {
+            let (logs, listening) = Logs::listen();
+            let answer = send_to(&service, request).await;
+            drop(listening);
+            assert!(
+                matches!(answer.status, 404 | 503),
+                "{what}: {}",
+                answer.status
+            );
+            if answer.status == 503 {
+                assert!(logs.text().contains("ERROR"), "{what}");
+            }
+        }
+    };
+    let path = format!("/offers/{offer}/accept");
+    // `Router::layer` wraps the routes that are there, each by itself; one added later stands bare.
+    let misused = Router::new()
+        .route("/health", on_get(|| async { "well" }))
+        .layer(rctp.layer())
+        .route("/offers/{id}/accept", on_post(own_accept));
+    refused("a route after the layer", routed(misused), &path).await;
+    // No layer at all.
+    let bare = Router::new().route("/offers/{id}/accept", on_post(own_accept));
+    refused("no layer", routed(bare), &path).await;
+    // A route outside the table that asks for a decision.
+    let beside = Router::new().route("/accept", on_post(own_accept));
+    refused("none of ours", routed(rctp.protect(beside)), "/accept").await;
+    // Under a prefix that the public URL does not have.
+    let inside = Router::new().route("/offers/{id}/accept", on_post(own_accept));
+    let nested = Router::new().nest("/market", rctp.protect(inside));
+    refused("a prefix", routed(nested), &format!("/market{path}")).await;
+    let chain = market.chain(SubjectKind::Negotiation, &negotiation).await;
+    assert_eq!(chain.len(), 1);
+
+    // `Router::layer` by itself decides each route all the same.
+    let each = Router::new()
+        .route("/offers/{id}/accept", on_post(own_accept))
+        .layer(rctp.layer());
+    let answer = send_to(&routed(each), accept(&market, &offer, &fresh_key())).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+}
+
+#[tokio::test]
+async fn a_public_url_with_a_path_is_a_prefix_of_every_operation() {
+    let market = Market::on(Backing::memory().await).await;
+    let (offer, _) = open_offer(&market).await;
+    let rctp = market.beside(Arc::new(market.store.clone()), |b| {
+        b.public_url("https://gateway.example/market/")
+    });
+    assert_eq!(rctp.public_url(), "https://gateway.example/market");
+    let inside = Router::new()
+        .route("/offers/{id}/accept", on_post(own_accept))
+        .fallback_service(rctp.market());
+    // Nested, where axum strips the prefix; and with the prefix in the routes.
+    let nested = Router::new().nest_service("/market", rctp.layer().layer(inside));
+    let service = routed(nested);
+    let path = format!("/market/offers/{offer}/accept");
+    let request = signed(
+        &market.seller,
+        Some(SELLER_TOKEN),
+        &path,
+        &json!({}),
+        &fresh_key(),
+    );
+    let answer = send_to(&service, request).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    // Without the prefix, it is no operation.
+    let request = signed(
+        &market.buyer,
+        None,
+        "/offers",
+        &offer_body(FLOOR),
+        &fresh_key(),
+    );
+    assert_eq!(send_to(&service, request).await.status, 404);
+}
+
+// ---- Put together wrongly -------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn every_wrong_setting_names_itself() {
+    let market = Market::on(Backing::memory().await).await;
+    let key = || market.gateway_key.clone();
+    let whole = || {
+        builder(&market)
+            .store(MemoryStore::default())
+            .signing_key(key())
+    };
+    assert!(whole().build().is_ok());
+    let without = || {
+        Rctp::builder()
+            .introspect_with(market.grants.clone())
+            .fetch_with(market.origins.clone())
+            .store(MemoryStore::default())
+            .signing_key(key())
+    };
+    let introspection =
+        |url: &str| Introspection::endpoint(url).client_secret_basic("id", "hush-hush");
+    let tiers = |json: Value| serde_json::from_value::<Tiers>(json).unwrap();
+    let accept = "dev.rctp.deal:offer_accept";
+    let budget = OfferBudget::default;
+    let expiry = OfferExpiry::default;
+    let limits = Limits::default;
+    let mut private = key().public_jwk();
+    private["d"] = json!("AAAA");
+    let table: Vec<(&str, RctpBuilder)> = vec![
+        ("public_url", without().operators(operators())),
+        ("public_url", whole().public_url("gateway.example")),
+        ("public_url", whole().public_url("http://gateway.example")),
+        (
+            "public_url",
+            whole().public_url("https://gateway.example/?x=1"),
+        ),
+        (
+            "public_url",
+            whole().public_url("https://gateway.example/#x"),
+        ),
+        (
+            "public_url",
+            whole().public_url("https://user@gateway.example"),
+        ),
+        ("public_url", whole().public_url("ftp://gateway.example")),
+        ("authority", whole().authority("not a host")),
+        ("operators", without().public_url(GATEWAY)),
+        ("operators", whole().operators(Operators::default())),
+        (
+            "operators",
+            whole().operators(Operators::onboarded(["agent.example"])),
+        ),
+        (
+            "operators",
+            whole().operators(Operators::onboarded(["http://agent.example/ucp"])),
+        ),
+        (
+            "operators",
+            whole().operators(
+                Operators::default()
+                    .with(Operator::new("https://a.example/ucp").client("c"))
+                    .with(Operator::new("https://b.example/ucp").client("c")),
+            ),
+        ),
+        ("mechanisms", whole().mechanisms(Mechanisms::none())),
+        (
+            "introspection",
+            whole().introspection(introspection("http://as.example/introspect")),
+        ),
+        (
+            "introspection",
+            whole().introspection(introspection("as.example")),
+        ),
+        (
+            "introspection",
+            whole().introspection(Introspection::endpoint("https://as.example/i")),
+        ),
+        (
+            "introspection",
+            Rctp::builder()
+                .public_url(GATEWAY)
+                .operators(operators())
+                .store(MemoryStore::default())
+                .signing_key(key()),
+        ),
+        ("store", builder(&market).signing_key(key())),
+        (
+            "signing_key",
+            builder(&market).store(MemoryStore::default()),
+        ),
+        ("former_key", whole().former_key(json!({"kty": "EC"}))),
+        ("former_key", whole().former_key(private)),
+        (
+            "tiers",
+            whole().tiers(tiers(
+                json!({"x": {"default_tier": "ask", "allowed_tiers": ["ask"]}}),
+            )),
+        ),
+        (
+            "tiers",
+            whole().tiers(tiers(
+                json!({accept: {"default_tier": "ask", "allowed_tiers": []}}),
+            )),
+        ),
+        (
+            "tiers",
+            whole().tiers(tiers(
+                json!({accept: {"default_tier": "auto", "allowed_tiers": ["ask"]}}),
+            )),
+        ),
+        (
+            "tiers",
+            whole().tiers(Tiers::none().offer(Verb::AccountUpdate, Tier::Auto, &[Tier::Auto])),
+        ),
+        (
+            "tiers",
+            whole().tiers(Tiers::none().offer(Verb::OfferCreate, Tier::Auto, &[Tier::Auto])),
+        ),
+        (
+            "tiers",
+            whole().tiers(Tiers::default().offer(
+                Verb::ListingSetTerms,
+                Tier::Ask,
+                &[Tier::Ask, Tier::Auto],
+            )),
+        ),
+        (
+            "offer_budget.window_hours",
+            whole().offer_budget(OfferBudget {
+                window_hours: 0,
+                ..budget()
+            }),
+        ),
+        (
+            "offer_budget.per_agent",
+            whole().offer_budget(OfferBudget {
+                per_agent: 0,
+                ..budget()
+            }),
+        ),
+        (
+            "offer_budget.per_operator",
+            whole().offer_budget(OfferBudget {
+                per_operator: 0,
+                ..budget()
+            }),
+        ),
+        (
+            "offer_budget.seller_probes",
+            whole().offer_budget(OfferBudget {
+                seller_probes: 0,
+                ..budget()
+            }),
+        ),
+        (
+            "offer_expiry.default_seconds",
+            whole().offer_expiry(OfferExpiry {
+                default_seconds: 0,
+                ..expiry()
+            }),
+        ),
+        (
+            "offer_expiry.max_seconds",
+            whole().offer_expiry(OfferExpiry {
+                max_seconds: 0,
+                ..expiry()
+            }),
+        ),
+        (
+            "offer_expiry.default_seconds",
+            whole().offer_expiry(OfferExpiry {
+                max_seconds: 60,
+                ..expiry()
+            }),
+        ),
+        (
+            "limits.approval_seconds",
+            whole().limits(Limits {
+                approval_seconds: 0,
+                ..limits()
+            }),
+        ),
+        (
+            "limits.checkout_seconds",
+            whole().limits(Limits {
+                checkout_seconds: 0,
+                ..limits()
+            }),
+        ),
+        ("body_limit", whole().body_limit(0)),
+        ("term_sets", whole().term_sets::<[&str; 0], _>([])),
+        ("term_sets", whole().term_sets(["No Name"])),
+    ];
+    for (n, (setting, builder)) in table.into_iter().enumerate() {
+        let error = match builder.build() {
+            Ok(_) => panic!("row {n}, {setting}: it was built"),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.starts_with(setting), "row {n}, {setting}: {error}");
+        assert!(error.len() > setting.len() + 10, "row {n}: {error}");
+        assert!(!error.contains("hush-hush"), "row {n}: {error}");
+    }
+    // In development, http to loopback is allowed.
+    let dev = whole()
+        .dev(true)
+        .public_url("http://localhost:3000")
+        .introspection(introspection("http://localhost:9000/introspect"));
+    assert!(dev.build().is_ok());
+    // The layers alone ask for what they need, and for nothing else.
+    let alone = [
+        ("public_url", Rctp::builder().authenticate_alone().err()),
+        ("introspection", Rctp::builder().grant_alone("x").err()),
+        ("store", Rctp::builder().idempotency_alone().err()),
+    ];
+    for (setting, error) in alone {
+        let error = error.unwrap().to_string();
+        assert!(error.starts_with(setting), "{setting}: {error}");
+    }
+    assert!(
+        Rctp::builder()
+            .store(MemoryStore::default())
+            .idempotency_alone()
+            .is_ok()
     );
 }
