@@ -133,7 +133,7 @@ impl Step for Idempotency {
         next: N,
     ) -> Result<Response<Body>, N::Error> {
         if request.method() != Method::POST {
-            return next.run(request).await;
+            return Box::pin(next.run(request)).await;
         }
         let (arrived, request) = match Arrived::of(request, BODY_LIMIT).await {
             Ok(arrived) => arrived,
@@ -146,7 +146,7 @@ impl Step for Idempotency {
         };
         // A lost race with another process sends us round again; twice is enough to find its answer.
         for _ in 0..2 {
-            let executing = match config.begin(&held).await {
+            let executing = match Box::pin(config.begin(&held)).await {
                 Ok(Begun::Ours(executing)) => executing,
                 Ok(Begun::Answered(response)) => return Ok(response),
                 Err(refusal) => return Ok(refuse(&refusal)),
@@ -156,11 +156,11 @@ impl Step for Idempotency {
             request.extensions_mut().insert(executing.clone());
             let response = if config.in_stack {
                 config
-                    .settled_within(&held, next.clone().run(request))
+                    .settled_within(&held, Box::pin(next.clone().run(request)))
                     .await
             } else {
-                self.clone()
-                    .detached(held.clone(), executing.clone(), request, next.clone())
+                let this = self.clone();
+                Box::pin(this.detached(held.clone(), executing.clone(), request, next.clone()))
                     .await
             };
             // Whoever kept the request must not keep the key.

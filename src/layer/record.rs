@@ -208,7 +208,7 @@ impl Step for Record {
                 if unrecorded && refusal.reason().is_some() =>
             {
                 let refusal = refusal.clone();
-                Ok(self.0.refuse(refusal, caller, &arrived).await)
+                Ok(Box::pin(self.0.refuse(refusal, caller, &arrived)).await)
             }
             _ => Ok(response),
         }

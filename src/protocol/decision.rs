@@ -7,7 +7,7 @@
 use std::{fmt, str::FromStr};
 
 use http::{HeaderName, HeaderValue};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     approval::Approval,
@@ -28,7 +28,7 @@ use super::{
 pub const HEADER: HeaderName = HeaderName::from_static("rctp-decision");
 
 /// A decision as it is stated: in the header, over MCP, and in the record (schema `decision`, R14).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "decision", rename_all = "snake_case")]
 pub enum Decision {
     /// Carried out.
@@ -45,14 +45,62 @@ pub enum Decision {
     /// Refused.
     Forbid {
         /// The verb; left out on rows without one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default)]
         action: Option<Verb>,
         /// Why.
         reason: Reason,
         /// Seconds until a retry can succeed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default)]
         retry_after: Option<u64>,
     },
+}
+
+/// The members in the order of RFC 8785, which the record relies on.
+impl Serialize for Decision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize, Default)]
+        struct Members<'a> {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            action: Option<Verb>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            approval_id: Option<&'a str>,
+            decision: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            expires_in: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            on_timeout: Option<OnTimeout>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reason: Option<Reason>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            retry_after: Option<u64>,
+        }
+        let mut members = Members {
+            decision: self.outcome(),
+            ..Members::default()
+        };
+        match self {
+            Decision::Auto => {}
+            Decision::Ask {
+                approval_id,
+                expires_in,
+                on_timeout,
+            } => {
+                members.approval_id = Some(approval_id);
+                members.expires_in = Some(*expires_in);
+                members.on_timeout = Some(*on_timeout);
+            }
+            Decision::Forbid {
+                action,
+                reason,
+                retry_after,
+            } => {
+                members.action = *action;
+                members.reason = Some(*reason);
+                members.retry_after = *retry_after;
+            }
+        }
+        members.serialize(serializer)
+    }
 }
 
 /// What silence means.

@@ -55,11 +55,11 @@ impl SubjectKind {
 /// The subject of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Subject {
+    /// The id; the public URL for the gateway's own chain.
+    pub id: String,
     /// The kind.
     #[serde(rename = "type")]
     pub kind: SubjectKind,
-    /// The id; the public URL for the gateway's own chain.
-    pub id: String,
 }
 
 impl Subject {
@@ -167,32 +167,58 @@ pub trait Seal: Send + Sync + 'static {
 #[error("the record entry could not be signed: {0}")]
 pub struct SealError(pub String);
 
-#[derive(Serialize)]
-struct Body<'a> {
-    #[serde(flatten)]
-    entry: &'a Entry,
-    seq: u64,
-    prev_hash: &'a str,
-}
-
+/// An entry as published, its members in the order of RFC 8785: with integers and ASCII names only, plain
+/// serialisation is then the canonical form, at a tenth of the cost of sorting. A test holds it against [`jcs`].
 #[derive(Serialize)]
 struct Published<'a> {
-    #[serde(flatten)]
-    body: Body<'a>,
-    jws: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action: Option<Verb>,
+    agent_profile: &'a str,
+    authenticated_by: Mechanism,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_id: Option<&'a str>,
+    decision: &'a Decision,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jws: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyid: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listing_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offer_id: Option<&'a str>,
+    operation: Op,
+    prev_hash: &'a str,
+    recorded_at: Timestamp,
+    seq: u64,
+    subject: &'a Subject,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    terms_commitment: Option<&'a str>,
 }
 
 impl Seal for SigningKey {
     fn seal(&self, entry: &Entry, seq: u64, prev_hash: &str) -> Result<Sealed, SealError> {
         let failed = |e: &dyn fmt::Display| SealError(e.to_string());
-        let body = Body {
-            entry,
-            seq,
+        let mut body = Published {
+            action: entry.action,
+            agent_profile: &entry.agent_profile,
+            authenticated_by: entry.authenticated_by,
+            client_id: entry.client_id.as_deref(),
+            decision: &entry.decision,
+            jws: None,
+            keyid: entry.keyid.as_deref(),
+            listing_id: entry.listing_id.as_deref(),
+            offer_id: entry.offer_id.as_deref(),
+            operation: entry.operation,
             prev_hash,
+            recorded_at: entry.recorded_at,
+            seq,
+            subject: &entry.subject,
+            terms_commitment: entry.terms_commitment.as_deref(),
         };
-        let payload = jcs::canonical(&body).map_err(|e| failed(&e))?;
+        let payload = serde_json::to_vec(&body).map_err(|e| failed(&e))?;
         let jws = jws::sign_detached(ENTRY_TYP, &payload, self).map_err(|e| failed(&e))?;
-        let published = jcs::canonical(&Published { body, jws: &jws }).map_err(|e| failed(&e))?;
+        body.jws = Some(&jws);
+        let published = serde_json::to_vec(&body).map_err(|e| failed(&e))?;
         Ok(Sealed {
             subject: entry.subject.clone(),
             seq,
@@ -261,4 +287,63 @@ pub fn verify_chain(entries: &[Value], keys: &Keys) -> Result<String, Broken> {
         prev_hash = hash_of(entry);
     }
     Ok(prev_hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{caller::Caller, decision::OnTimeout, refusal::Reason};
+
+    #[test]
+    fn what_is_published_is_canonical_by_construction() {
+        let key = SigningKey::generate().unwrap();
+        let signed = Caller::signed("https://a.example/\u{e9}\"\u{1}", key.kid().clone());
+        let client = Caller::client(
+            Mechanism::Oauth,
+            "https://a.example/ucp",
+            "client \u{7f}/\\",
+        );
+        let decisions = [
+            Decision::Auto,
+            Decision::Ask {
+                approval_id: "apr_1".into(),
+                expires_in: 900,
+                on_timeout: OnTimeout::Deny,
+            },
+            Decision::Forbid {
+                action: Some(Verb::OfferAccept),
+                reason: Reason::OfferBudgetExhausted,
+                retry_after: Some(3600),
+            },
+            Decision::Forbid {
+                action: None,
+                reason: Reason::BelowFloor,
+                retry_after: None,
+            },
+        ];
+        for (decision, caller) in decisions.iter().zip([&signed, &client].into_iter().cycle()) {
+            for full in [false, true] {
+                let subject = Subject::new(SubjectKind::Negotiation, "neg_1");
+                let now = Timestamp::from_secs(1_790_000_000);
+                let op = Op::AcceptOffer;
+                let mut entry = Entry::new(subject, now, op, decision.clone(), caller);
+                if full {
+                    entry.listing_id = Some("lst_1".into());
+                    entry.offer_id = Some("off_1".into());
+                    entry.terms_commitment = Some(FIRST_PREV_HASH.into());
+                }
+                let sealed = key.seal(&entry, 0, FIRST_PREV_HASH).unwrap();
+                let value: Value = serde_json::from_slice(&sealed.published).unwrap();
+                assert_eq!(sealed.published, jcs::canonical(&value).unwrap());
+                // Every member of the entry is there, under its own name.
+                let Value::Object(entry) = serde_json::to_value(&entry).unwrap() else {
+                    panic!("an entry is an object");
+                };
+                for (name, member) in &entry {
+                    assert_eq!(value.get(name), Some(member), "{name}");
+                }
+                assert_eq!(value.as_object().unwrap().len(), entry.len() + 3);
+            }
+        }
+    }
 }

@@ -234,7 +234,7 @@ impl Step for Authenticate {
                 };
                 match (&self.0.recorder, proven) {
                     (Some(recorder), Some(caller)) => {
-                        Ok(recorder.refuse(refusal, *caller, &arrived).await)
+                        Ok(Box::pin(recorder.refuse(refusal, *caller, &arrived)).await)
                     }
                     _ => Ok(refuse(&refusal)),
                 }
@@ -282,7 +282,7 @@ impl Config {
             && headers.contains_key(header::AUTHORIZATION)
             && let Some(introspect) = &self.introspect
         {
-            return self.oauth(headers, arrived, introspect.as_ref(), now).await;
+            return Box::pin(self.oauth(headers, arrived, introspect.as_ref(), now)).await;
         }
         for (mechanism, registry) in [
             (Mechanism::ApiKey, &self.mechanisms.api_key),
@@ -292,9 +292,8 @@ impl Config {
             match registry.find(parts).await {
                 Ok(None) => {}
                 Ok(Some(registration)) => {
-                    let caller = self
-                        .registered(mechanism, headers, registration, now)
-                        .await?;
+                    let caller =
+                        Box::pin(self.registered(mechanism, headers, registration, now)).await?;
                     return Ok((caller, None));
                 }
                 Err(NotRegistered) => {

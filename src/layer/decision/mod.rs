@@ -95,7 +95,8 @@ impl Step for Decide {
             Err(refusal) => return Ok(refuse(&refusal)),
         };
         for _ in 0..ATTEMPTS {
-            let turn = match self.0.turn(&asked).await {
+            // Boxed, as all that is large and not always needed: every step moves the futures of those within.
+            let turn = match Box::pin(self.0.turn(&asked)).await {
                 Ok(turn) => turn,
                 Err(refusal) => return Ok(refuse(&refusal)),
             };
@@ -105,7 +106,7 @@ impl Step for Decide {
                 Turn::Carry(decided) => decided,
             };
             let response = next.clone().run(asked.request(&request, &decided)).await?;
-            match self.0.finished(&asked, &decided, response).await {
+            match Box::pin(self.0.finished(&asked, &decided, response)).await {
                 Ok(Some(response)) => return Ok(response),
                 Ok(None) => continue,
                 Err(refusal) => return Ok(refuse(&refusal)),
