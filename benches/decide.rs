@@ -106,6 +106,7 @@ fn facts() -> Facts {
         supersedes: None,
         created_at: Timestamp::from_secs(NOW - 10),
         expires_at: Timestamp::from_secs(NOW + 10_000),
+        waits_until: None,
         acceptance: None,
         buyer: Agent::Client("client-buyer".into()),
         buyer_operator: "https://buyer.example/.well-known/ucp".into(),

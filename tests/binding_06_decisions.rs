@@ -2027,6 +2027,7 @@ fn offer() -> Offer {
         supersedes: None,
         created_at: NOW.plus(-60),
         expires_at: NOW.plus(HOUR),
+        waits_until: None,
         acceptance: None,
         buyer: Agent::Key(thumbprint('B')),
         buyer_operator: BUYER_OPERATOR.into(),

@@ -1203,6 +1203,7 @@ fn offers() -> Vec<Offer> {
         supersedes: None,
         created_at: NOW,
         expires_at: NOW.plus(60),
+        waits_until: None,
         acceptance: None,
         buyer: Agent::Client("client-1".into()),
         buyer_operator: "https://agent.example/ucp".into(),

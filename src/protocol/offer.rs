@@ -92,6 +92,9 @@ pub struct Offer {
     pub created_at: Timestamp,
     /// When it ends unless accepted.
     pub expires_at: Timestamp,
+    /// When the ask on it ends, while it waits for the seller: silence is a decline (INV-2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Timestamp>,
     /// Once accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acceptance: Option<Acceptance>,
@@ -123,6 +126,9 @@ impl Offer {
             (OfferState::Open | OfferState::Countered | OfferState::AwaitingApproval, _)
                 if self.expires_at <= now =>
             {
+                OfferState::Expired
+            }
+            (OfferState::AwaitingApproval, _) if self.waits_until.is_some_and(|end| end <= now) => {
                 OfferState::Expired
             }
             (OfferState::Accepted, Some(acceptance))

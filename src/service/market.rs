@@ -214,6 +214,7 @@ async fn create_offer(decided: &Decided, facts: &Facts) -> Answer {
         supersedes: new.supersedes.clone(),
         created_at: decided.now(),
         expires_at: expires_at(decided, new, listing),
+        waits_until: None,
         acceptance: None,
         buyer: caller.agent(),
         buyer_operator: caller.operator.clone(),
@@ -258,6 +259,7 @@ async fn counter_offer(decided: &Decided, facts: &Facts) -> Answer {
         supersedes: Some(offer.offer_id.clone()),
         created_at: decided.now(),
         expires_at: expires_at(decided, new, listing),
+        waits_until: None,
         acceptance: None,
         ..offer.clone()
     };

@@ -488,12 +488,13 @@ impl Config {
         {
             let waiting = Offer {
                 state: OfferState::AwaitingApproval,
+                waits_until: Some(expires_at),
                 ..offer.clone()
             };
             unit.put.push(put(
                 Kind::Offer,
                 &offer.offer_id,
-                offer.expires_at,
+                expires_at,
                 serde_json::to_vec(&waiting),
             ));
         }
