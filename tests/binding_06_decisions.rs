@@ -2038,6 +2038,7 @@ fn offer() -> Offer {
 fn acceptance() -> Acceptance {
     Acceptance {
         until: NOW.plus(HOUR),
+        terms_commitment: None,
         checkout: Some("e30.e30.AA".into()),
         deal_id: None,
     }

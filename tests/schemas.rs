@@ -1213,6 +1213,7 @@ fn offers() -> Vec<Offer> {
         state: OfferState::Accepted,
         acceptance: Some(Acceptance {
             until: NOW.plus(60),
+            terms_commitment: Some(hash()),
             checkout: checkout.map(str::to_owned),
             deal_id: deal_id.map(str::to_owned),
         }),

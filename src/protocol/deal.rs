@@ -50,7 +50,7 @@ pub struct Deal {
     pub listing_hash: String,
     /// What was agreed.
     pub deal_terms: DealTerms,
-    /// The listing's commitment at the time, where it had terms.
+    /// The commitment over the listing's terms as they were accepted, where it had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms_commitment: Option<String>,
     /// The buyer's key.

@@ -111,6 +111,10 @@ pub struct Offer {
 pub struct Acceptance {
     /// The reservation's end: the checkout's `exp`.
     pub until: Timestamp,
+    /// The commitment over the listing's terms as they were accepted, where it had any; later ones are for future
+    /// offers (binding 5.3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms_commitment: Option<String>,
     /// The checkout JWS; none for a buyer who does not sign (R23).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkout: Option<String>,
@@ -203,6 +207,7 @@ pub fn accept(
         state: OfferState::Accepted,
         acceptance: Some(Acceptance {
             until,
+            terms_commitment: listing.terms.as_ref().map(|t| t.commitment.clone()),
             checkout,
             deal_id: None,
         }),

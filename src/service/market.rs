@@ -339,6 +339,7 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         return Err(Failure::NotServed);
     };
     let (offer, listing) = (there(&facts.offer)?, there(&facts.listing)?);
+    let acceptance = there(&offer.acceptance)?;
     let deal = Deal {
         deal_id: decided.id("deal")?,
         offer_id: offer.offer_id.clone(),
@@ -346,16 +347,16 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         listing_id: listing.listing_id.clone(),
         listing_hash: checkout.listing_hash.clone(),
         deal_terms: checkout.deal_terms.clone(),
-        terms_commitment: listing.terms.as_ref().map(|t| t.commitment.clone()),
+        terms_commitment: acceptance.terms_commitment.clone(),
         buyer_jkt: checkout.buyer_jkt.clone(),
         buyer_operator: offer.buyer_operator.clone(),
         seller: offer.seller.clone(),
         created_at: decided.now(),
     };
     let redeemed = Offer {
-        acceptance: offer.acceptance.clone().map(|acceptance| Acceptance {
+        acceptance: Some(Acceptance {
             deal_id: Some(deal.deal_id.clone()),
-            ..acceptance
+            ..acceptance.clone()
         }),
         ..offer.clone()
     };
@@ -376,6 +377,7 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         unit.put.push(used);
         entry(unit, |entry| {
             entry.subject = Subject::new(SubjectKind::Deal, &*deal.deal_id);
+            entry.terms_commitment = deal.terms_commitment.clone();
         });
     };
     Ok(decided.commit(change, created(&deal.view())).await?)
