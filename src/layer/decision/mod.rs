@@ -54,7 +54,7 @@ use crate::{
 };
 
 /// How often a lost race is decided again before the answer is 503.
-const ATTEMPTS: usize = 16;
+const ATTEMPTS: usize = 64;
 
 /// Marks an answer of a handler that does not serve the operation.
 #[derive(Clone, Copy, Debug)]
