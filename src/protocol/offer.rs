@@ -124,7 +124,7 @@ pub struct Acceptance {
 }
 
 impl Offer {
-    /// The state at `now`, whether or not the sweep has come by (binding 5.2, 5.3).
+    /// The state at `now`, whether or not the sweep has come by (binding 5.2, 5.3, 7).
     pub fn state_at(&self, now: Timestamp) -> OfferState {
         match (self.state, &self.acceptance) {
             (OfferState::Open | OfferState::Countered | OfferState::AwaitingApproval, _)

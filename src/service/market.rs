@@ -19,7 +19,7 @@ use crate::{
     layer::{
         arrive::{Arrived, refuse},
         body::Body,
-        decision::{Decided, NotServed, json_response},
+        decision::{Decided, NotServed, OffersQuery, json_response},
     },
     protocol::{
         deal::{CHECKOUT_TYP, Checkout, Deal},
@@ -383,36 +383,16 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
     Ok(decided.commit(change, created(&deal.view())).await?)
 }
 
-/// The offers on a listing, oldest first, a page at a time: `?listing_id=…&limit=…&after=…`.
+/// The offers on a listing, oldest first, a page at a time.
 async fn list_offers(decided: &Decided, arrived: &Arrived) -> Answer {
-    const DEFAULT: usize = 50;
-    const MAX: usize = 100;
-    let listing = there(&decided.facts().listing)?;
-    let query = arrived.uri().query().unwrap_or_default();
-    let (mut after, mut limit) = (None, DEFAULT);
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "after" => after = Some(value.into_owned()),
-            "limit" => {
-                limit = value
-                    .parse()
-                    .ok()
-                    .filter(|n| (1..=MAX).contains(n))
-                    .ok_or_else(|| {
-                        Refusal::invalid(format!("limit in the query must be 1 to {MAX}"))
-                    })?;
-            }
-            _ => {}
-        }
-    }
+    let OffersQuery {
+        listing_id,
+        after,
+        limit,
+    } = OffersQuery::of(arrived)?;
     let docs = decided
         .store()
-        .list(
-            Kind::Offer,
-            listing.listing_id.clone(),
-            after,
-            limit.saturating_add(1),
-        )
+        .list(Kind::Offer, listing_id, after, limit + 1)
         .await
         .map_err(Refusal::from)?;
     let more = docs.len() > limit;

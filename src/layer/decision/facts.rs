@@ -16,7 +16,7 @@ use crate::{
         listing::Listing,
         money::Money,
         offer::{By, Offer},
-        operation::{FloorRule, Op, Operation},
+        operation::{FloorRule, Op, Operation, is_id},
         policy::Policy,
         record::{Subject, SubjectKind},
         refusal::Refusal,
@@ -103,12 +103,10 @@ impl Reader<'_> {
                 Ok(())
             }
             Op::CreateOffer => self.offered(loaded).await,
-            Op::ListOffers => match listing_of_query(self.arrived)? {
-                Some(id) => self.listing(loaded, id, false).await,
-                None => Err(Refusal::invalid(
-                    "name the listing in the query: GET /offers?listing_id=…",
-                )),
-            },
+            Op::ListOffers => {
+                let OffersQuery { listing_id, .. } = OffersQuery::of(self.arrived)?;
+                self.listing(loaded, listing_id, false).await
+            }
             Op::GetOffer | Op::CounterOffer | Op::AcceptOffer | Op::DeclineOffer => {
                 let Some(id) = id else { return Ok(()) };
                 let [offer] = self.load(loaded, [Key::new(Kind::Offer, id)]).await?;
@@ -318,28 +316,58 @@ pub(crate) fn belongs(caller: &Caller, grant: Option<&Grant>, facts: &Facts) -> 
     }
 }
 
-fn listing_of_query(arrived: &Arrived) -> Result<Option<String>, Refusal> {
-    let query = arrived.uri().query().unwrap_or_default();
-    let mut found = None;
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "listing_id" if found.is_some() => {
-                return Err(Refusal::invalid("listing_id occurs twice in the query"));
-            }
-            "listing_id" => found = Some(value.into_owned()),
-            "after" | "limit" => {}
-            _ => {
-                return Err(Refusal::invalid(
-                    "the query takes listing_id, after and limit",
-                ));
+/// Which offers are listed, a page at a time: `?listing_id=…&limit=…&after=…`, in any order.
+pub(crate) struct OffersQuery {
+    pub(crate) listing_id: String,
+    /// The last offer of the page before.
+    pub(crate) after: Option<String>,
+    pub(crate) limit: usize,
+}
+
+impl OffersQuery {
+    const DEFAULT_LIMIT: usize = 50;
+    const MAX_LIMIT: usize = 100;
+
+    pub(crate) fn of(arrived: &Arrived) -> Result<Self, Refusal> {
+        let (mut listing_id, mut after, mut limit) = (None, None, None);
+        let query = arrived.uri().query().unwrap_or_default();
+        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            let place = match &*name {
+                "listing_id" => &mut listing_id,
+                "after" => &mut after,
+                "limit" => &mut limit,
+                _ => {
+                    return Err(Refusal::invalid(
+                        "the query takes listing_id, after and limit",
+                    ));
+                }
+            };
+            if place.replace(value.into_owned()).is_some() {
+                return Err(Refusal::invalid("a parameter occurs twice in the query"));
             }
         }
-    }
-    match found {
-        Some(id) if !crate::protocol::operation::is_id(&id) => {
-            Err(Refusal::invalid("listing_id in the query is not an id"))
+        if ![&listing_id, &after]
+            .into_iter()
+            .flatten()
+            .all(|id| is_id(id))
+        {
+            return Err(Refusal::invalid(
+                "listing_id and after in the query must be ids",
+            ));
         }
-        found => Ok(found),
+        let limit = limit.map_or(Some(Self::DEFAULT_LIMIT), |limit| limit.parse().ok());
+        Ok(Self {
+            listing_id: listing_id.ok_or_else(|| {
+                Refusal::invalid("name the listing in the query: GET /offers?listing_id=…")
+            })?,
+            after,
+            limit: limit
+                .filter(|limit| (1..=Self::MAX_LIMIT).contains(limit))
+                .ok_or_else(|| {
+                    let most = Self::MAX_LIMIT;
+                    Refusal::invalid(format!("limit in the query must be 1 to {most}"))
+                })?,
+        })
     }
 }
 

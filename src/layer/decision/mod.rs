@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
 
+pub(crate) use self::facts::OffersQuery;
 pub use self::{decided::Decided, simple::Simple};
 use self::{
     decided::{End, Inner, no_randomness},
