@@ -2,13 +2,15 @@
 #![allow(dead_code, unused_imports, unreachable_pub, clippy::unwrap_used)]
 
 use std::{
-    collections::HashSet,
+    cell::RefCell,
+    collections::{HashMap, HashSet},
     future::Future,
     io,
     ops::Deref,
+    path::{Path, PathBuf},
     pin::pin,
     sync::{
-        Arc, Mutex,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -17,6 +19,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use jsonschema::{Registry, Resource, Validator};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -610,6 +613,47 @@ where
     B::Error: Into<tower::BoxError>,
 {
     BoxCloneSyncService::new(rctp.layer().layer(service))
+}
+
+// ---- Schemas ----------------------------------------------------------------------------------------------------------
+
+/// The value satisfies the published schema of this name.
+pub fn fits(name: &str, value: &Value) {
+    static REGISTRY: LazyLock<Registry<'static>> = LazyLock::new(|| {
+        let mut registry = Registry::new();
+        for file in std::fs::read_dir(schemas()).unwrap() {
+            let path = file.unwrap().path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                let schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+                let id = schema["$id"].as_str().unwrap().to_owned();
+                registry = registry.add(id, Resource::from_contents(schema)).unwrap();
+            }
+        }
+        registry.prepare().unwrap()
+    });
+    thread_local! {
+        static BUILT: RefCell<HashMap<String, Validator>> = RefCell::default();
+    }
+    BUILT.with_borrow_mut(|built| {
+        let validator = built.entry(name.to_owned()).or_insert_with(|| {
+            let text = std::fs::read(schemas().join(format!("{name}.json"))).unwrap();
+            jsonschema::options()
+                .with_registry(&REGISTRY)
+                .should_validate_formats(true)
+                .build(&serde_json::from_slice(&text).unwrap())
+                .unwrap()
+        });
+        if let Err(error) = validator.validate(value) {
+            panic!("{name}: {error} at {}: {value}", error.instance_path());
+        }
+    });
+}
+
+fn schemas() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas")
 }
 
 // ---- Logs -------------------------------------------------------------------------------------------------------------
