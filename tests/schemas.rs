@@ -1048,7 +1048,7 @@ fn requests() -> Vec<(&'static str, Value)> {
         ("listing-reprice-request", json!({"price": price})),
         (
             "listing-set-terms-request",
-            json!({"term_set": "goods-1", "proposed_terms": proposed}),
+            json!({"proposed_terms": proposed}),
         ),
         (
             "offer-counter-request",
@@ -1297,7 +1297,7 @@ fn approvals() -> Vec<Approval> {
             },
             details: json!({
                 "type": tower_rctp::protocol::approval::DETAILS_TYPE, "approval_id": "apr_1", "nonce": "A".repeat(22),
-                "action": verb, "subject": {"type": "negotiation", "id": "neg_1"}, "deal_terms": deal_terms(),
+                "action": verb, "subject": {"type": "offer", "id": "off_1"}, "deal_terms": deal_terms(),
                 "expires_at": NOW,
             }),
             created_at: NOW,
