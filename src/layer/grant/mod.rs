@@ -9,7 +9,7 @@
 //! | buyer (B) | passes, if signed | 403 `action_forbidden` (R3) | passes |
 //! | any operator | passes, if signed | the checks of 3.3 | passes |
 //!
-//! A grant that passed is in the extensions as [`Grant`](crate::protocol::grant::Grant). When the authorization server is out of reach, slow or talks
+//! A grant that passed is in the extensions as [`Grant`]. When the authorization server is out of reach, slow or talks
 //! nonsense, the answer is 503 and nothing is executed.
 
 pub mod introspection;
