@@ -119,6 +119,7 @@ mod https {
     pub struct HttpsFetch {
         client: reqwest::Client,
         dev: bool,
+        timeout: Duration,
     }
 
     impl HttpsFetch {
@@ -132,11 +133,21 @@ mod https {
                 .redirect(redirect::Policy::none())
                 .no_proxy()
                 .connect_timeout(CONNECT_TIMEOUT)
-                .timeout(TIMEOUT)
                 .https_only(!dev)
                 .build()
                 .map_err(|e| FetchError(format!("TLS cannot be set up: {e}")))?;
-            Ok(Self { client, dev })
+            Ok(Self {
+                client,
+                dev,
+                timeout: TIMEOUT,
+            })
+        }
+
+        /// How long a fetch may take, from the connection to the last byte; 5 s by default.
+        #[must_use]
+        pub fn timeout(mut self, limit: Duration) -> Self {
+            self.timeout = limit;
+            self
         }
 
         async fn fetch(&self, text: &str) -> Result<Fetched, FetchError> {
@@ -154,6 +165,7 @@ mod https {
             let request = self
                 .client
                 .get(url)
+                .timeout(self.timeout)
                 .header(header::ACCEPT, "application/json");
             let mut response = request.send().await.map_err(failed)?;
             let connected = response.remote_addr().map(|a| a.ip());

@@ -1,5 +1,7 @@
 //! RFC 7662 introspection: asked on every call, never cached (INV-7).
 
+use std::time::Duration;
+
 use zeroize::Zeroizing;
 
 use crate::{protocol::grant::Introspection as Answer, store::BoxFuture};
@@ -25,6 +27,7 @@ pub struct Introspection {
     endpoint: String,
     client_id: String,
     client_secret: Zeroizing<String>,
+    timeout: Duration,
 }
 
 impl std::fmt::Debug for Introspection {
@@ -43,6 +46,7 @@ impl Introspection {
             endpoint: url.into(),
             client_id: String::new(),
             client_secret: Zeroizing::default(),
+            timeout: Duration::from_secs(5),
         }
     }
 
@@ -58,6 +62,14 @@ impl Introspection {
         self
     }
 
+    /// How long an answer may take, from the connection to the last byte; 5 s by default. After that the request is
+    /// answered 503.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
     pub(crate) fn check(&self, dev: bool) -> Result<(), String> {
         crate::layer::authenticate::fetch::allowed_url(&self.endpoint, dev)
             .map_err(|why| format!("introspection: {why}"))?;
@@ -66,6 +78,9 @@ impl Introspection {
                 "introspection: the gateway's client id and secret are missing; add client_secret_basic(id, secret)"
                     .into(),
             );
+        }
+        if self.timeout.is_zero() {
+            return Err("introspection: timeout is 0; write some seconds".into());
         }
         Ok(())
     }
@@ -76,8 +91,6 @@ pub(crate) use http::HttpIntrospect;
 
 #[cfg(feature = "fetch")]
 mod http {
-    use std::time::Duration;
-
     use base64::{Engine, engine::general_purpose::STANDARD};
     use reqwest::header;
     use url::form_urlencoded::{Serializer, byte_serialize};
@@ -86,7 +99,6 @@ mod http {
 
     const MAX_BODY: usize = 64 * 1024;
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-    const TIMEOUT: Duration = Duration::from_secs(5);
 
     pub(crate) struct HttpIntrospect {
         client: reqwest::Client,
@@ -110,7 +122,7 @@ mod http {
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .connect_timeout(CONNECT_TIMEOUT)
-                .timeout(TIMEOUT)
+                .timeout(settings.timeout)
                 .https_only(!dev)
                 .build()
                 .map_err(|e| format!("introspection: TLS cannot be set up: {e}"))?;
