@@ -134,3 +134,39 @@ async fn an_origin_that_is_slow_silent_or_gone_is_given_up() {
     let gone = format!("http://127.0.0.1:{}/ucp", closed_port().await);
     assert!(impatient.get(&gone).await.is_err());
 }
+
+#[tokio::test]
+async fn cache_control_says_how_long_a_profile_may_be_kept() {
+    let lines: &[(&[&str], Option<u64>)] = &[
+        (&[], None),
+        (&["public"], None),
+        (&["max-age=120"], Some(120)),
+        (&["public, max-age=120"], Some(120)),
+        (&["Max-Age=\"120\""], Some(120)),
+        (&["max-age=120", "max-age=90"], Some(90)),
+        (&["max-age=soon"], None),
+        (&["max-age=-1"], None),
+        (&["no-store"], Some(0)),
+        (&["no-cache, max-age=300"], Some(0)),
+        (&["max-age=300", "NO-STORE"], Some(0)),
+        (&["s-maxage=10"], None),
+    ];
+    for (lines, max_age) in lines {
+        let lines: Vec<&'static str> = lines.to_vec();
+        let router = Router::new().route(
+            "/",
+            on_get(move || async move {
+                let mut response = "{}".into_response();
+                for line in lines {
+                    response
+                        .headers_mut()
+                        .append(header::CACHE_CONTROL, line.parse().unwrap());
+                }
+                response
+            }),
+        );
+        let origin = format!("http://{}", serve(router).await);
+        let fetched = fetcher().get(&format!("{origin}/")).await.unwrap();
+        assert_eq!(fetched.max_age, *max_age);
+    }
+}

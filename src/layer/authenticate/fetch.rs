@@ -12,7 +12,7 @@ use crate::store::BoxFuture;
 pub struct Fetched {
     /// The body of a 200 answer.
     pub body: Bytes,
-    /// `max-age` of its `Cache-Control`, in seconds.
+    /// How long its `Cache-Control` lets it be kept, in seconds.
     pub max_age: Option<u64>,
 }
 
@@ -215,13 +215,24 @@ mod https {
         text
     }
 
+    /// The shortest time that `Cache-Control` asks for; none at all is asked for by `no-store` and `no-cache`.
     fn max_age(headers: &header::HeaderMap) -> Option<u64> {
-        let value = headers.get(header::CACHE_CONTROL)?.to_str().ok()?;
-        value.split(',').find_map(|directive| {
-            let (name, seconds) = directive.trim().split_once('=')?;
-            name.eq_ignore_ascii_case("max-age")
-                .then(|| seconds.trim_matches('"').parse().ok())?
-        })
+        let lines = headers.get_all(header::CACHE_CONTROL).iter();
+        lines
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+            .filter_map(|directive| {
+                let (name, value) = match directive.trim().split_once('=') {
+                    Some((name, value)) => (name, value.trim_matches('"')),
+                    None => (directive.trim(), ""),
+                };
+                match name.to_ascii_lowercase().as_str() {
+                    "no-store" | "no-cache" => Some(0),
+                    "max-age" => value.parse().ok(),
+                    _ => None,
+                }
+            })
+            .min()
     }
 
     /// Resolves names to the addresses that may be connected to, and to no other.
