@@ -89,6 +89,41 @@ async fn settle() {
     }
 }
 
+// How long a profile is used.
+
+#[tokio::test]
+async fn clients_that_hang_up_do_not_make_the_profile_be_fetched_again() {
+    let site = Site::default();
+    let world = Arc::new(world(&site).await);
+    site.close();
+    for _ in 0..10 {
+        let world = world.clone();
+        let request = tokio::spawn(async move { look(&world, &world.buyer).await.status });
+        settle().await;
+        request.abort();
+        assert!(request.await.unwrap_err().is_cancelled());
+    }
+    assert_eq!(site.fetches(&world.buyer.profile), 1);
+    site.open();
+    settle().await;
+    assert_eq!(look(&world, &world.buyer).await.status, 200);
+    assert_eq!(site.fetches(&world.buyer.profile), 1);
+
+    // The same holds for forced refreshes.
+    world.clock.advance(60);
+    site.close();
+    for _ in 0..10 {
+        let world = world.clone();
+        let request = tokio::spawn(async move { look(&world, &colleague(&world)).await.status });
+        settle().await;
+        request.abort();
+    }
+    site.open();
+    settle().await;
+    assert_eq!(site.fetches(&world.buyer.profile), 2);
+    assert_eq!(look(&world, &world.buyer).await.status, 200);
+}
+
 // How profiles are fetched, over real HTTP.
 
 fn fetcher() -> HttpsFetch {

@@ -146,16 +146,20 @@ const RETRY_AFTER: i64 = 5;
 
 /// Fetched profiles, each fetched once at a time.
 pub(crate) struct Profiles {
+    source: Arc<Source>,
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+}
+
+struct Source {
     fetch: Arc<dyn Fetch>,
     provider: &'static dyn Provider,
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
 }
 
 #[derive(Default)]
 struct Slot {
     cached: Mutex<Option<Cached>>,
     /// Held while fetching, so that waiting requests share one fetch.
-    flight: tokio::sync::Mutex<()>,
+    flight: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
@@ -168,8 +172,7 @@ struct Cached {
 impl Profiles {
     pub(crate) fn new(fetch: Arc<dyn Fetch>, provider: &'static dyn Provider) -> Self {
         Self {
-            fetch,
-            provider,
+            source: Arc::new(Source { fetch, provider }),
             slots: Mutex::default(),
         }
     }
@@ -203,26 +206,34 @@ impl Profiles {
         if let Some(cached) = slot.read().filter(&fresh) {
             return cached.profile;
         }
-        let _flight = slot.flight.lock().await;
+        let flight = slot.flight.clone().lock_owned().await;
         // Whoever held the flight may have fetched it for us.
         if let Some(cached) = slot.read().filter(&fresh) {
             return cached.profile;
         }
-        let mut cached = self.fetch(url, now).await;
-        // A forced refresh that fails takes nothing away: a key still listed verifies until its time is over.
-        if cached.profile.is_err()
-            && let Some(before) = slot.read().filter(|b| b.profile.is_ok() && now < b.until)
-        {
-            cached = Cached {
-                fetched: now,
-                ..before
-            };
-        }
-        let profile = cached.profile.clone();
-        *slot.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached);
-        profile
+        // Detached: a client that hangs up neither wastes the fetch nor makes the next one fetch again.
+        let (source, url) = (self.source.clone(), url.to_owned());
+        let fetched = tokio::spawn(async move {
+            let _flight = flight;
+            slot.keep(source.fetch(&url, now).await, now)
+        });
+        fetched.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a profile could not be fetched");
+            Err(ProfileError::Unreachable("the fetch ended early".into()))
+        })
     }
 
+    fn slot(&self, url: &str) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only onboarded URLs get here, so the map does not grow by strangers.
+        match slots.get(url) {
+            Some(slot) => slot.clone(),
+            None => slots.entry(url.to_owned()).or_default().clone(),
+        }
+    }
+}
+
+impl Source {
     async fn fetch(&self, url: &str, now: Timestamp) -> Cached {
         let (profile, age) = match self.fetch.get(url).await {
             Ok(fetched) => {
@@ -246,18 +257,25 @@ impl Profiles {
             until: now.plus(age),
         }
     }
-
-    fn slot(&self, url: &str) -> Arc<Slot> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only onboarded URLs get here, so the map does not grow by strangers.
-        match slots.get(url) {
-            Some(slot) => slot.clone(),
-            None => slots.entry(url.to_owned()).or_default().clone(),
-        }
-    }
 }
 
 impl Slot {
+    /// Keeps what was fetched. A forced refresh that fails takes nothing away: a key still listed verifies until its
+    /// time is over.
+    fn keep(&self, fetched: Cached, now: Timestamp) -> Result<Arc<Profile>, ProfileError> {
+        let before = self.read();
+        let kept = match before.filter(|before| before.profile.is_ok() && now < before.until) {
+            Some(before) if fetched.profile.is_err() => Cached {
+                fetched: now,
+                ..before
+            },
+            _ => fetched,
+        };
+        let profile = kept.profile.clone();
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+        profile
+    }
+
     fn read(&self) -> Option<Cached> {
         self.cached
             .lock()
