@@ -89,6 +89,20 @@ async fn settle() {
     }
 }
 
+// Which profiles are taken.
+
+#[test]
+fn an_operator_that_is_added_again_keeps_no_former_client() {
+    let url = "https://a.example/.well-known/ucp";
+    let operators = Operators::default()
+        .with(Operator::new(url).client("former"))
+        .with(Operator::new("https://b.example/.well-known/ucp").client("other"))
+        .with(Operator::new(url).client("current"));
+    assert!(operators.by_client("former").is_none());
+    assert_eq!(operators.by_client("current").unwrap().profile(), url);
+    assert!(operators.by_client("other").is_some());
+}
+
 // How long a profile is used.
 
 #[tokio::test]

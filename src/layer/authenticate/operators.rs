@@ -97,6 +97,8 @@ impl Operators {
     /// Adds an operator, or replaces the one of the same profile.
     #[must_use]
     pub fn with(mut self, operator: Operator) -> Self {
+        self.by_client
+            .retain(|_, profile| *profile != operator.profile);
         for client in &operator.clients {
             let before = self
                 .by_client
