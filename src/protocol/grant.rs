@@ -151,45 +151,10 @@ pub fn check(
     need: Need<'_>,
     now: Timestamp,
 ) -> Result<Grant, Refusal> {
+    live(introspection, signed_by, now)?;
     let refuse = |reason, message: &'static str| {
         Err(Refusal::forbid(reason, message).of_seller(introspection.sub.clone()))
     };
-    if !introspection.known() {
-        return refuse(
-            Reason::GrantInvalid,
-            "the authorization server does not know this access token; obtain a grant from the seller",
-        );
-    }
-    if !introspection.binding_holds(signed_by) {
-        return refuse(
-            Reason::GrantInvalid,
-            match signed_by {
-                Some(_) => {
-                    "a signed request needs a token bound to the signing key (cnf.jkt equal to keyid)"
-                }
-                None => "this token is bound to a key; sign the request with that key",
-            },
-        );
-    }
-    match introspection.grant_status {
-        Some(GrantStatus::Revoked) => {
-            return refuse(Reason::GrantRevoked, "the seller's grant was revoked");
-        }
-        Some(GrantStatus::Expired) => {
-            return refuse(
-                Reason::GrantExpired,
-                "the seller's grant has expired; ask the seller for a new one",
-            );
-        }
-        Some(GrantStatus::Active) | None => {}
-    }
-    let current = introspection.active && introspection.exp.is_none_or(|exp| now.secs() < exp);
-    if !current {
-        return refuse(
-            Reason::GrantInvalid,
-            "the access token has expired; refresh it and retry",
-        );
-    }
     let mut details = introspection.details();
     let (Some(details), None, Some(sub)) = (details.next(), details.next(), &introspection.sub)
     else {
@@ -229,4 +194,56 @@ pub fn check(
         );
     }
     Ok(grant)
+}
+
+/// The checks that any token has to pass, a grant's or a client's own: the second to the sixth of binding 3.3.
+///
+/// # Errors
+/// The first check that fails.
+pub(crate) fn live(
+    introspection: &Introspection,
+    signed_by: Option<&Thumbprint>,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    if !introspection.known() {
+        return Err(Refusal::forbid(
+            Reason::GrantInvalid,
+            "the authorization server does not know this access token; obtain a grant from the seller",
+        ));
+    }
+    if !introspection.binding_holds(signed_by) {
+        // Whoever uses another's token is not the seller's agent, so the refusal is not the seller's to keep (R30).
+        return Err(Refusal::forbid(
+            Reason::GrantInvalid,
+            match signed_by {
+                Some(_) => {
+                    "a signed request needs a token bound to the signing key (cnf.jkt equal to keyid)"
+                }
+                None => "this token is bound to a key; sign the request with that key",
+            },
+        ));
+    }
+    let refuse = |reason, message: &'static str| {
+        Err(Refusal::forbid(reason, message).of_seller(introspection.sub.clone()))
+    };
+    match introspection.grant_status {
+        Some(GrantStatus::Revoked) => {
+            return refuse(Reason::GrantRevoked, "the seller's grant was revoked");
+        }
+        Some(GrantStatus::Expired) => {
+            return refuse(
+                Reason::GrantExpired,
+                "the seller's grant has expired; ask the seller for a new one",
+            );
+        }
+        Some(GrantStatus::Active) | None => {}
+    }
+    let current = introspection.active && introspection.exp.is_none_or(|exp| now.secs() < exp);
+    if !current {
+        return refuse(
+            Reason::GrantInvalid,
+            "the access token has expired; refresh it and retry",
+        );
+    }
+    Ok(())
 }
