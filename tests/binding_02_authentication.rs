@@ -149,7 +149,107 @@ fn challenge(answer: &Answer) -> Option<&str> {
 const CHALLENGE: &str =
     "Bearer resource_metadata=\"https://gateway.example/.well-known/oauth-protected-resource\"";
 
+// 2.1: signed requests, check by check.
+
+#[tokio::test]
+async fn check_2_ucp_agent_names_an_onboarded_profile() {
+    let world = World::new().await;
+    let profile = world.buyer.profile.clone();
+    for value in [
+        "profile=\"https://stranger.example/.well-known/ucp\"".to_owned(),
+        "profile=\"http://buyer.example/.well-known/ucp\"".to_owned(),
+        "profile=\"\"".to_owned(),
+        format!("profile={profile}"),
+        format!("profile=(\"{profile}\")"),
+        format!("profile=\"{profile}"),
+        format!("profile=:{profile}:"),
+        format!("Profile=\"{profile}\""),
+        format!("agent=\"{profile}\""),
+        format!("\"{profile}\""),
+        format!("profile=\"{profile}\", profile=\"{profile}\""),
+        format!("profile=\"https://stranger.example/\", profile=\"{profile}\""),
+        format!("profile=\"{profile}\", profile=\"https://stranger.example/\""),
+        format!("profile=\"{profile}\","),
+        "profile".to_owned(),
+        "profile=1".to_owned(),
+        String::new(),
+    ] {
+        let mut request = offer();
+        set(&mut request, UCP_AGENT, &value);
+        let request = signed(&world.buyer, request);
+        assert_eq!(world.send(request).await.refusal(), UNKNOWN, "{value}");
+    }
+    // Twice, with both covered as one value.
+    let mut twice = with_agent(offer(), &profile);
+    let value = twice.headers()[UCP_AGENT].clone();
+    twice.headers_mut().append(UCP_AGENT, value);
+    assert_eq!(
+        world.send(signed(&world.buyer, twice)).await.refusal(),
+        UNKNOWN
+    );
+    // Bytes that are no text at all.
+    let mut request = signed(&world.buyer, offer());
+    let value = HeaderValue::from_bytes(b"profile=\"\xff\"").unwrap();
+    request.headers_mut().insert(UCP_AGENT, value);
+    assert_eq!(world.send(request).await.refusal(), UNKNOWN);
+
+    for value in [
+        format!("profile=\"{profile}\";v=1"),
+        format!("version=\"1\", profile=\"{profile}\", x"),
+        format!("  profile=\"{profile}\"  "),
+    ] {
+        let mut request = offer();
+        set(&mut request, UCP_AGENT, &value);
+        let answer = world.send(signed(&world.buyer, request)).await;
+        assert_eq!(answer.status, 201, "{value}");
+    }
+}
+
 // 2.2: OAuth without a signature.
+
+#[tokio::test]
+async fn a_token_and_a_ucp_agent_that_disagree_are_refused_and_recorded() {
+    let world = World::new().await;
+    let started = world.offer(FLOOR + 1).await;
+    let (id, negotiation) = (started.get("offer_id"), started.get("negotiation_id"));
+    let accept = || post(&format!("/offers/{id}/accept"), &json!({}));
+    let before = chains(&world, &negotiation).await;
+    let values = [
+        format!("profile=\"{}\"", world.buyer.profile),
+        "profile=\"https://stranger.example/.well-known/ucp\"".to_owned(),
+        "profile=\"\"".to_owned(),
+        "profile=1".to_owned(),
+        format!("profile=\"{0}\", profile=\"{0}\"", world.seller.profile),
+        String::new(),
+    ];
+    for (count, value) in values.iter().enumerate() {
+        let mut request = with_key(with_token(accept(), SELLER_UNBOUND));
+        set(&mut request, UCP_AGENT, value);
+        let answer = world.send(request).await;
+        assert_eq!(answer.refusal(), UNKNOWN, "{value}");
+        let [gateway, listing, negotiated] = chains(&world, &negotiation).await;
+        assert_eq!(gateway, before[0] + count + 1, "{value}");
+        assert_eq!([listing, negotiated], before[1..], "{value}");
+        let entry = world.gateway_chain().await.pop().unwrap();
+        assert_eq!(entry["authenticated_by"], "oauth");
+        assert_eq!(entry["agent_profile"], world.seller.profile);
+        assert_eq!(entry["client_id"], "client-seller");
+        assert_eq!(entry["operation"], "accept_offer");
+        assert_eq!(entry["decision"]["reason"], "operator_unknown");
+    }
+    // Twice is no agreement either.
+    let mut twice = with_agent(
+        with_key(with_token(accept(), SELLER_UNBOUND)),
+        &world.seller.profile,
+    );
+    let value = twice.headers()[UCP_AGENT].clone();
+    twice.headers_mut().append(UCP_AGENT, value);
+    assert_eq!(world.send(twice).await.refusal(), UNKNOWN);
+    assert_eq!(
+        world.seller_get(&format!("/offers/{id}")).await.body["state"],
+        "open"
+    );
+}
 
 /// An operator that has no profile: it accepted the duties in its client registration.
 fn registered_only() -> Operators {

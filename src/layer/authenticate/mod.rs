@@ -22,6 +22,10 @@ pub mod operators;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, Method, Request, Response, header, request::Parts};
+use sfv::{
+    BareItemFromInput, KeyRef,
+    visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, Never},
+};
 use zeroize::Zeroizing;
 
 use self::operators::{Operator, Operators, Profiles};
@@ -322,7 +326,8 @@ impl Config {
                     "a signed request needs UCP-Agent: profile=\"<operator profile URL>\"",
                 ));
             }
-            Err(message) => return Err(Refusal::forbid(Reason::SignatureInvalid, message)),
+            // It is there, but names nobody: that is the second check.
+            Err(message) => return Err(unknown(message)),
         };
         // 2. UCP-Agent names an onboarded profile that resolves and validates.
         let operator = self
@@ -518,7 +523,7 @@ fn invalid(error: SignatureError) -> Refusal {
     Refusal::forbid(Reason::SignatureInvalid, error.to_string())
 }
 
-/// The profile that `UCP-Agent` names: a Dictionary with a String `profile`; `Ok(None)` without the header.
+/// The profile that `UCP-Agent` names: a Dictionary with one String `profile`; `Ok(None)` without the header.
 fn ucp_agent(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     let mut values = headers.get_all(UCP_AGENT).iter();
     let Some(value) = values.next() else {
@@ -527,18 +532,64 @@ fn ucp_agent(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     if values.next().is_some() {
         return Err("UCP-Agent occurs twice");
     }
-    let malformed = "UCP-Agent is not a Dictionary with a String `profile` (RFC 8941)";
-    let dictionary: sfv::Dictionary = sfv::Parser::new(value.as_bytes())
-        .parse()
-        .map_err(|_| malformed)?;
-    match dictionary.get("profile") {
-        Some(sfv::ListEntry::Item(item)) => match &item.bare_item {
-            sfv::BareItem::String(url) => Ok(Some(url.as_str().to_owned())),
-            _ => Err(malformed),
-        },
-        _ => Err(malformed),
+    sfv::Parser::new(value.as_bytes())
+        .parse_dictionary_with_visitor(ProfileMember::default())
+        .ok()
+        .flatten()
+        .map(Some)
+        .ok_or("UCP-Agent is not a Dictionary with one String `profile` (RFC 8941)")
+}
+
+/// Reads the member `profile`. A parsed Dictionary would have the last of several, where another reader might take the
+/// first.
+#[derive(Default)]
+struct ProfileMember {
+    seen: bool,
+    url: Option<String>,
+}
+
+impl<'de> DictionaryVisitor<'de> for ProfileMember {
+    type Out = Option<String>;
+    type Error = NotOneProfile;
+
+    fn entry(&mut self, key: &'de KeyRef) -> Result<impl EntryVisitor<'de>, NotOneProfile> {
+        if key.as_str() != "profile" {
+            return Ok(None);
+        }
+        if std::mem::replace(&mut self.seen, true) {
+            return Err(NotOneProfile);
+        }
+        Ok(Some(ProfileUrl(&mut self.url)))
+    }
+
+    fn finish(self) -> Result<Self::Out, NotOneProfile> {
+        Ok(self.url)
     }
 }
+
+struct ProfileUrl<'a>(&'a mut Option<String>);
+
+impl<'de> EntryVisitor<'de> for ProfileUrl<'_> {
+    type Error = NotOneProfile;
+
+    fn item(self) -> Result<impl ItemVisitor<'de>, NotOneProfile> {
+        Ok(move |item: BareItemFromInput<'de>| match item {
+            BareItemFromInput::String(url) => {
+                *self.0 = Some(url.as_str().to_owned());
+                Ok(Ignored)
+            }
+            _ => Err(NotOneProfile),
+        })
+    }
+
+    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, NotOneProfile> {
+        Err::<Never, _>(NotOneProfile)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("not one profile")]
+struct NotOneProfile;
 
 /// The bearer token, if `Authorization` occurs once and is one (RFC 6750 §2.1).
 fn bearer(headers: &HeaderMap) -> Option<Arc<Zeroizing<String>>> {
