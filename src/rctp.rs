@@ -564,8 +564,7 @@ impl RctpBuilder {
             public_url: public_url.clone(),
             gateway,
         });
-        let challenge = self.challenge(&public_url)?;
-        let arrive = Arrive::new(public.prefix, self.body_limit, challenge);
+        let arrive = Arrive::new(public.prefix, self.body_limit);
         let record = Record::new(recorder);
         let layer = Stack::new((
             arrive.clone(),
@@ -738,6 +737,7 @@ impl RctpBuilder {
             clock: self.clock.clone(),
             recorder,
             body_limit: self.body_limit,
+            challenge: self.challenge(&public.url)?,
         }))
     }
 

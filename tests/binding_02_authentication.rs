@@ -489,3 +489,18 @@ async fn send(service: &Service, request: Request<Bytes>) -> Answer {
 fn anything() -> Request<Bytes> {
     get("/anything/at/all?x=1")
 }
+
+#[tokio::test]
+async fn the_layer_alone_says_with_every_401_where_to_get_a_token() {
+    let world = World::new().await;
+    let service = alone(&world);
+    for request in [
+        anything(),
+        with_token(anything(), "nonsense"),
+        signed(&stranger(&world), anything()),
+        signed_with(&world.buyer, anything(), |p| p.params.created = 0),
+    ] {
+        let answer = send(&service, request).await;
+        assert_eq!((answer.status, challenge(&answer)), (401, Some(CHALLENGE)));
+    }
+}

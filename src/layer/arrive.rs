@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{Method, Request, Response, Uri};
 
 use super::{
     body::{Body, CollectError},
@@ -154,17 +154,11 @@ struct Config {
     /// The path of the public URL, without its trailing slash.
     prefix: String,
     limit: usize,
-    /// `WWW-Authenticate` of every 401, where OAuth is accepted (R12).
-    challenge: Option<HeaderValue>,
 }
 
 impl Arrive {
-    pub(crate) fn new(prefix: String, limit: usize, challenge: Option<HeaderValue>) -> Self {
-        Self(Arc::new(Config {
-            prefix,
-            limit,
-            challenge,
-        }))
+    pub(crate) fn new(prefix: String, limit: usize) -> Self {
+        Self(Arc::new(Config { prefix, limit }))
     }
 
     fn find(&self, method: &Method, path: &str) -> Match {
@@ -212,13 +206,6 @@ impl Step for Arrive {
             refused: refusal.map(Refusal::code),
             replayed: response.extensions().get::<Replayed>().is_some(),
         };
-        if let (http::StatusCode::UNAUTHORIZED, Some(challenge)) =
-            (response.status(), &self.0.challenge)
-        {
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, challenge.clone());
-        }
         response.extensions_mut().insert(answered);
         Ok(response)
     }

@@ -21,7 +21,10 @@ pub mod operators;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, Method, Request, Response, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+    request::Parts,
+};
 use sfv::{
     BareItemFromInput, KeyRef,
     visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, Never},
@@ -204,6 +207,8 @@ pub(crate) struct Config {
     /// Where refusals of proven callers are written (R30).
     pub(crate) recorder: Option<Recorder>,
     pub(crate) body_limit: usize,
+    /// `WWW-Authenticate` of every 401, the grant's included, where OAuth is accepted (R12).
+    pub(crate) challenge: Option<HeaderValue>,
 }
 
 impl Authenticate {
@@ -223,13 +228,13 @@ impl Step for Authenticate {
             Err(refusal) => return Ok(refuse(&refusal)),
         };
         let (mut parts, body) = request.into_parts();
-        match self.0.authenticate(&parts, &arrived).await {
+        let mut response = match self.0.authenticate(&parts, &arrived).await {
             Ok((caller, bearer)) => {
                 parts.extensions.insert(caller);
                 if let Some(bearer) = bearer {
                     parts.extensions.insert(bearer);
                 }
-                next.run(Request::from_parts(parts, body)).await
+                next.run(Request::from_parts(parts, body)).await?
             }
             Err(Refused { refusal, proven }) => {
                 let refusal = match arrived.row() {
@@ -238,12 +243,19 @@ impl Step for Authenticate {
                 };
                 match (&self.0.recorder, proven) {
                     (Some(recorder), Some(caller)) => {
-                        Ok(Box::pin(recorder.refuse(refusal, *caller, &arrived)).await)
+                        Box::pin(recorder.refuse(refusal, *caller, &arrived)).await
                     }
-                    _ => Ok(refuse(&refusal)),
+                    _ => refuse(&refusal),
                 }
             }
+        };
+        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (response.status(), &self.0.challenge)
+        {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge.clone());
         }
+        Ok(response)
     }
 }
 
