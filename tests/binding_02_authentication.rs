@@ -149,6 +149,39 @@ fn challenge(answer: &Answer) -> Option<&str> {
 const CHALLENGE: &str =
     "Bearer resource_metadata=\"https://gateway.example/.well-known/oauth-protected-resource\"";
 
+// R7: strangers learn nothing but 401.
+
+#[tokio::test]
+async fn a_token_that_is_no_longer_good_learns_of_no_route() {
+    let world = World::new().await;
+    world.grants.set(
+        "dead",
+        Introspection {
+            active: false,
+            ..grant(SELLER, "client-seller", None, Tier::Auto, NOW + 800)
+        },
+    );
+    world.grants.set(
+        "revoked",
+        Introspection {
+            active: false,
+            grant_status: Some(GrantStatus::Revoked),
+            ..grant(SELLER, "client-seller", None, Tier::Auto, NOW + 800)
+        },
+    );
+    let unknown_route = || get("/offers/off_1/history");
+    for (token, expected) in [
+        ("dead", GRANT_INVALID),
+        ("revoked", (403, "grant_revoked")),
+        (SELLER_TOKEN, GRANT_INVALID),
+        (SELLER_UNBOUND, (404, "not_found")),
+        (BUYER_TOKEN, (404, "not_found")),
+    ] {
+        let answer = world.send(with_token(unknown_route(), token)).await;
+        assert_eq!(answer.refusal(), expected, "{token}");
+    }
+}
+
 // 2.1: signed requests, check by check.
 
 #[tokio::test]
@@ -249,6 +282,37 @@ async fn a_token_and_a_ucp_agent_that_disagree_are_refused_and_recorded() {
         world.seller_get(&format!("/offers/{id}")).await.body["state"],
         "open"
     );
+}
+
+#[tokio::test]
+async fn a_key_bound_token_without_a_signature_is_refused_on_every_row() {
+    let world = World::new().await;
+    world.grants.set(
+        "bound-buyer",
+        Introspection {
+            cnf: Some(Confirmation {
+                jkt: Some(world.buyer.kid().to_owned()),
+            }),
+            ..client_token("client-buyer", NOW + 800)
+        },
+    );
+    world.grants.set(
+        "bound-otherwise",
+        Introspection {
+            cnf: Some(Confirmation { jkt: None }),
+            ..client_token("client-buyer", NOW + 800)
+        },
+    );
+    for op in rows() {
+        for token in [SELLER_TOKEN, "bound-buyer", "bound-otherwise"] {
+            let answer = world.send(with_key(with_token(of_row(op), token))).await;
+            assert_eq!(answer.refusal(), GRANT_INVALID, "{op:?} with {token}");
+        }
+    }
+    // Whoever holds it may have stolen it: no caller was proven, whatever it says of itself.
+    let named = with_agent(with_token(look(), SELLER_TOKEN), &world.buyer.profile);
+    assert_eq!(world.send(named).await.refusal(), GRANT_INVALID);
+    assert!(world.gateway_chain().await.is_empty());
 }
 
 /// An operator that has no profile: it accepted the duties in its client registration.
@@ -502,5 +566,44 @@ async fn the_layer_alone_says_with_every_401_where_to_get_a_token() {
     ] {
         let answer = send(&service, request).await;
         assert_eq!((answer.status, challenge(&answer)), (401, Some(CHALLENGE)));
+    }
+}
+
+#[tokio::test]
+async fn the_layer_alone_lets_no_dead_or_bound_token_pass() {
+    let world = World::new().await;
+    let service = alone(&world);
+    for token in [SELLER_UNBOUND, BUYER_TOKEN] {
+        let answer = send(&service, with_token(anything(), token)).await;
+        assert_eq!(answer.status, 200, "{token}");
+    }
+    let answer = send(&service, signed(&world.buyer, anything())).await;
+    assert_eq!(answer.headers["x-operator"], world.buyer.profile.as_str());
+
+    let set = |token: &str, status, active| {
+        let granted = grant(SELLER, "client-seller", None, Tier::Auto, NOW + 800);
+        let introspection = Introspection {
+            active,
+            grant_status: Some(status),
+            ..granted
+        };
+        world.grants.set(token, introspection);
+    };
+    set("revoked", GrantStatus::Revoked, false);
+    set("revoked-but-active", GrantStatus::Revoked, true);
+    set("expired", GrantStatus::Expired, false);
+    set("inactive", GrantStatus::Active, false);
+    world.grants.set("old", client_token("client-buyer", NOW));
+    for (token, expected) in [
+        ("revoked", (403, "grant_revoked")),
+        ("revoked-but-active", (403, "grant_revoked")),
+        ("expired", (403, "grant_expired")),
+        ("inactive", GRANT_INVALID),
+        ("old", GRANT_INVALID),
+        (SELLER_TOKEN, GRANT_INVALID),
+        ("nonsense", UNKNOWN),
+    ] {
+        let answer = send(&service, with_token(anything(), token)).await;
+        assert_eq!(answer.refusal(), expected, "{token}");
     }
 }

@@ -8,6 +8,7 @@
 //! | has `Signature` or `Signature-Input` that do not verify under the checks of 2.1 | `signature_invalid` |
 //! | names an operator that is not onboarded, or whose profile does not resolve, validate or list the key | `operator_unknown` |
 //! | carries a bearer token that introspection does not know | `grant_invalid` on seller rows, else `operator_unknown` |
+//! | carries a bearer token that is bound to a key, without that key's signature | `grant_invalid` |
 //! | carries a bearer token of a client that is registered to no profile, or to another than it names (V35) | `operator_unknown` |
 //! | carries nothing that is accepted | `signature_invalid` where signatures are required, else as for a bearer token |
 //!
@@ -33,7 +34,7 @@ use zeroize::Zeroizing;
 
 use self::operators::{Operator, Operators, Profiles};
 use super::{
-    arrive::{Arrived, refuse},
+    arrive::{Arrived, Route, refuse},
     body::Body,
     context::Clock,
     grant::introspection::Introspect,
@@ -43,7 +44,7 @@ use super::{
 use crate::{
     protocol::{
         caller::{Caller, Mechanism},
-        grant::Introspection,
+        grant::{self, Introspection},
         operation::{Operation, Side, Verb},
         profile::Duties,
         refusal::{Reason, Refusal},
@@ -440,6 +441,14 @@ impl Config {
             )
             .into());
         }
+        // Where it should have been signed, holding the token proves nothing: there is no caller to record (R30).
+        if !introspection.binding_holds(None) {
+            return Err(Refusal::forbid(
+                Reason::GrantInvalid,
+                "this token is bound to a key; sign the request with that key",
+            )
+            .into());
+        }
         let client = introspection.client_id.clone();
         let operator = client
             .as_deref()
@@ -452,6 +461,10 @@ impl Config {
         let caller = self
             .registered(Mechanism::Oauth, headers, registration, now)
             .await?;
+        // Where no row has the grant checked, nothing else looks whether the token is current.
+        if matches!(arrived.route(), Route::NoTable | Route::Unknown) {
+            grant::live(&introspection, None, now)?;
+        }
         let bearer = Bearer {
             token,
             introspection: Some(introspection),
