@@ -428,6 +428,106 @@ async fn credential_worlds() -> [(&'static str, World); 2] {
     ]
 }
 
+#[tokio::test]
+async fn a_registered_credential_acts_for_its_profile() {
+    for (mechanism, world) in credential_worlds().await {
+        let request = with_credential(with_key(offer()), mechanism, "key-buyer");
+        let answer = world.send(with_agent(request, &world.buyer.profile)).await;
+        assert_eq!(answer.status, 201, "{mechanism}: {:?}", answer.body);
+        let entry = world
+            .chain(SubjectKind::Negotiation, &answer.get("negotiation_id"))
+            .await
+            .pop()
+            .unwrap();
+        assert_eq!(entry["authenticated_by"], mechanism);
+        assert_eq!(entry["agent_profile"], world.buyer.profile);
+        assert_eq!(entry["client_id"], "api-buyer");
+    }
+}
+
+#[tokio::test]
+async fn beside_a_registered_credential_ucp_agent_is_required() {
+    for (mechanism, world) in credential_worlds().await {
+        let request = || with_credential(with_key(offer()), mechanism, "key-buyer");
+        let answer = world.send(request()).await;
+        assert_eq!(answer.refusal(), UNKNOWN, "{mechanism}");
+        let answer = world
+            .send(with_agent(request(), &world.seller.profile))
+            .await;
+        assert_eq!(answer.refusal(), UNKNOWN, "{mechanism}");
+        let entries = world.gateway_chain().await;
+        assert_eq!(entries.len(), 2, "{mechanism}: the credential was proven");
+        assert_eq!(entries[0]["authenticated_by"], mechanism);
+        assert_eq!(entries[0]["client_id"], "api-buyer");
+    }
+}
+
+#[tokio::test]
+async fn a_registered_credential_acts_for_a_seller_with_the_sellers_grant() {
+    for (mechanism, world) in credential_worlds().await {
+        let request = with_credential(with_key(offer()), mechanism, "key-buyer");
+        let started = world.send(with_agent(request, &world.buyer.profile)).await;
+        let path = format!("/offers/{}/accept", started.get("offer_id"));
+        let accept = || {
+            let request =
+                with_credential(with_key(post(&path, &json!({}))), mechanism, "key-seller");
+            with_agent(request, &world.seller.profile)
+        };
+        // An unbound token is anybody's who holds it, so its client must be this operator's.
+        world.grants.set(
+            "of-the-buyer",
+            grant(SELLER, "client-buyer", None, Tier::Auto, NOW + 800),
+        );
+        world.grants.set(
+            "of-nobody",
+            grant(SELLER, "client-x", None, Tier::Auto, NOW + 800),
+        );
+        world.grants.set(
+            "revoked",
+            grant(SELLER, "client-seller", None, Tier::Auto, NOW + 800),
+        );
+        world.grants.revoke("revoked");
+        assert_eq!(
+            world.send(accept()).await.refusal(),
+            GRANT_INVALID,
+            "{mechanism}"
+        );
+        for (token, expected) in [
+            ("nonsense", GRANT_INVALID),
+            (SELLER_TOKEN, GRANT_INVALID),
+            ("of-the-buyer", UNKNOWN),
+            ("of-nobody", UNKNOWN),
+            ("revoked", (403, "grant_revoked")),
+        ] {
+            let answer = world.send(with_token(accept(), token)).await;
+            assert_eq!(answer.refusal(), expected, "{mechanism}, {token}");
+        }
+        let answer = world.send(with_token(accept(), SELLER_UNBOUND)).await;
+        assert_eq!(answer.status, 200, "{mechanism}: {:?}", answer.body);
+        let entry = world
+            .chain(SubjectKind::Negotiation, &started.get("negotiation_id"))
+            .await
+            .pop()
+            .unwrap();
+        assert_eq!(entry["authenticated_by"], mechanism);
+        assert_eq!(entry["client_id"], "api-seller");
+    }
+}
+
+#[tokio::test]
+async fn where_introspection_fails_beside_a_credential_nothing_is_executed() {
+    for (mechanism, world) in credential_worlds().await {
+        world.grants.down.store(true, Ordering::SeqCst);
+        let request = with_credential(
+            with_token(with_key(offer()), BUYER_TOKEN),
+            mechanism,
+            "key-buyer",
+        );
+        let answer = world.send(with_agent(request, &world.buyer.profile)).await;
+        assert_eq!(answer.refusal(), (503, "unavailable"), "{mechanism}");
+    }
+}
+
 // R30: who enters which chain.
 
 #[tokio::test]

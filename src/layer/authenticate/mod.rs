@@ -10,6 +10,7 @@
 //! | carries a bearer token that introspection does not know | `grant_invalid` on seller rows, else `operator_unknown` |
 //! | carries a bearer token that is bound to a key, without that key's signature | `grant_invalid` |
 //! | carries a bearer token of a client that is registered to no profile, or to another than it names (V35) | `operator_unknown` |
+//! | carries an API key or certificate that is registered to no profile, to another than it names, or names none | `operator_unknown` |
 //! | carries nothing that is accepted | `signature_invalid` where signatures are required, else as for a bearer token |
 //!
 //! A signature header commits (R1): such a request is verified as signed or refused, whatever else it carries.
@@ -37,7 +38,7 @@ use super::{
     arrive::{Arrived, Route, refuse},
     body::Body,
     context::Clock,
-    grant::introspection::Introspect,
+    grant::introspection::{Introspect, IntrospectError},
     record::Recorder,
     step::{Next, Step},
 };
@@ -114,7 +115,8 @@ pub trait Registry: Send + Sync + 'static {
 pub struct Registration {
     /// The operator profile; it must be onboarded.
     pub profile: String,
-    /// The client, as the record names it (2.3).
+    /// The client, as the record names it (2.3). It is the agent that offers belong to, so no two operators may have
+    /// one of the same name.
     pub client_id: String,
 }
 
@@ -309,9 +311,8 @@ impl Config {
             match registry.find(parts).await {
                 Ok(None) => {}
                 Ok(Some(registration)) => {
-                    let caller =
-                        Box::pin(self.registered(mechanism, headers, registration, now)).await?;
-                    return Ok((caller, None));
+                    let credential = self.credential(mechanism, headers, registration, now);
+                    return Box::pin(credential).await;
                 }
                 Err(NotRegistered) => {
                     return Err(unknown("the credential is registered to no operator").into());
@@ -430,10 +431,7 @@ impl Config {
                 "Authorization must be one Bearer token (RFC 6750)",
             )
         })?;
-        let introspection = introspect.introspect(&token).await.map_err(|error| {
-            tracing::error!(%error, "introspection failed; nothing was executed");
-            Refusal::unavailable("the authorization server did not answer; nothing was executed")
-        })?;
+        let introspection = introspect.introspect(&token).await.map_err(unavailable)?;
         if !introspection.known() {
             return Err(unauthenticated(
                 arrived.row(),
@@ -472,6 +470,39 @@ impl Config {
         Ok((caller, Some(bearer)))
     }
 
+    /// An API key or a certificate, and the seller's grant beside it. Nothing binds such a token to the request, so its
+    /// client must be registered to the same profile.
+    async fn credential(
+        &self,
+        mechanism: Mechanism,
+        headers: &HeaderMap,
+        registration: Registration,
+        now: Timestamp,
+    ) -> Result<(Caller, Option<Bearer>), Refused> {
+        let caller = self
+            .registered(mechanism, headers, registration, now)
+            .await?;
+        let Some((token, introspect)) = bearer(headers).zip(self.introspect.as_ref()) else {
+            return Ok((caller, None));
+        };
+        let introspection = introspect.introspect(&token).await.map_err(unavailable)?;
+        let client = introspection.client_id.as_deref();
+        let operator = client.and_then(|client| self.operators.by_client(client));
+        if introspection.known() && operator.is_none_or(|o| o.profile() != caller.operator) {
+            return Err(Refused {
+                refusal: unknown(
+                    "the token's client is not registered to the credential's profile",
+                ),
+                proven: Some(Box::new(caller)),
+            });
+        }
+        let bearer = Bearer {
+            token,
+            introspection: Some(introspection),
+        };
+        Ok((caller, Some(bearer)))
+    }
+
     /// The caller behind a registered credential; its profile must be onboarded, usable, and the one that UCP-Agent
     /// names where it is sent (V35).
     async fn registered(
@@ -491,12 +522,16 @@ impl Config {
             return Err(unknown("the credential's profile is not onboarded here").into());
         };
         caller.roles = operator.roles().to_vec();
-        let named = ucp_agent(headers);
-        if !matches!(&named, Ok(None))
-            && !matches!(&named, Ok(Some(url)) if *url == caller.operator)
-        {
-            let refusal = unknown("UCP-Agent names another profile than the credential's");
-            return Err(proven(refusal, &caller));
+        let refusal = match ucp_agent(headers) {
+            Ok(Some(url)) if url == caller.operator => None,
+            Ok(Some(_)) => Some("UCP-Agent names another profile than the credential's"),
+            // Only an OAuth request may omit it (binding 2).
+            Ok(None) if mechanism == Mechanism::Oauth => None,
+            Ok(None) => Some("the request needs UCP-Agent: profile=\"<operator profile URL>\""),
+            Err(message) => Some(message),
+        };
+        if let Some(message) = refusal {
+            return Err(proven(unknown(message), &caller));
         }
         caller.duties = Some(
             self.duties(operator, now)
@@ -538,6 +573,11 @@ fn unauthenticated(row: Option<&Operation>, message: &'static str) -> Refusal {
     } else {
         unknown(message)
     }
+}
+
+fn unavailable(error: IntrospectError) -> Refusal {
+    tracing::error!(%error, "introspection failed; nothing was executed");
+    Refusal::unavailable("the authorization server did not answer; nothing was executed")
 }
 
 fn unknown(message: &'static str) -> Refusal {
