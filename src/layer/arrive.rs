@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Uri};
+use http::{Request, Response, Uri};
 
 use super::{
     body::{Body, CollectError},
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     protocol::{
         decision::Decision,
-        operation::{Match, Op, Operation, Side, find},
+        operation::{Match, Op, Operation, Side, find_under},
         refusal::{Code, ProtocolError, Refusal},
     },
     wire::digest::{Sha256, sha256},
@@ -161,21 +161,33 @@ impl Arrive {
         Self(Arc::new(Config { prefix, limit }))
     }
 
-    fn find(&self, method: &Method, path: &str) -> Match {
-        match path.strip_prefix(self.0.prefix.as_str()) {
-            Some(rest) if rest.starts_with('/') => find(method, rest),
-            _ => Match::Elsewhere,
+    fn find(&self, request: &Request<Body>) -> Found {
+        let find = |uri: &Uri| find_under(&self.0.prefix, request.method(), uri.path());
+        match find(uri_as_sent(request)) {
+            Match::Row(op, id) => Found::Row(op, id),
+            Match::Unknown => Found::Unknown,
+            // A router outside has stripped a prefix, so what we let pass could be ours to a handler.
+            Match::Elsewhere if find(request.uri()) != Match::Elsewhere => Found::Misplaced,
+            Match::Elsewhere => Found::Elsewhere,
         }
     }
 }
 
+enum Found {
+    Row(Op, Option<String>),
+    Unknown,
+    /// The layers sit inside a router that strips a prefix (R8).
+    Misplaced,
+    Elsewhere,
+}
+
 impl Step for Arrive {
     fn concerns(&self, request: &Request<Body>) -> bool {
-        match self.find(request.method(), uri_as_sent(request).path()) {
-            Match::Elsewhere => false,
+        match self.find(request) {
+            Found::Elsewhere => false,
             // The hosted pages answer the seller's browser.
-            Match::Row(op, _) => op.row().side != Side::Browser,
-            Match::Unknown => true,
+            Found::Row(op, _) => op.row().side != Side::Browser,
+            Found::Unknown | Found::Misplaced => true,
         }
     }
 
@@ -184,9 +196,16 @@ impl Step for Arrive {
         request: Request<Body>,
         next: N,
     ) -> Result<Response<Body>, N::Error> {
-        let route = match self.find(request.method(), uri_as_sent(&request).path()) {
-            Match::Row(op, id) => Route::Row(op, id),
-            Match::Unknown | Match::Elsewhere => Route::Unknown,
+        let route = match self.find(&request) {
+            Found::Row(op, id) => Route::Row(op, id),
+            Found::Unknown | Found::Elsewhere => Route::Unknown,
+            Found::Misplaced => {
+                tracing::error!(
+                    "the layers sit inside a router that strips a prefix, so nothing is served; wrap that router \
+                     from outside, or add the prefix to public_url"
+                );
+                Route::Unknown
+            }
         };
         let operation = match &route {
             Route::Row(op, _) => Some(*op),

@@ -1,6 +1,6 @@
 //! The one table of operations. REST routing, the tools, the schemas and the decision read the same row.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use http::Method;
 use serde::{Deserialize, Serialize};
@@ -265,50 +265,75 @@ pub enum Match {
 /// The match is exact: no decoding, no trailing slash, no case folding. What differs is [`Match::Unknown`], so
 /// that no handler behind the stack can read the path more leniently and act undecided.
 pub fn find(method: &Method, path: &str) -> Match {
-    if !may_be_ours(path) {
+    find_under("", method, path)
+}
+
+/// As [`find`], with the whole path; `prefix` is the public URL's own path, without a trailing slash.
+pub(crate) fn find_under(prefix: &str, method: &Method, path: &str) -> Match {
+    if !may_be_ours(prefix, path) {
         return Match::Elsewhere;
     }
-    let row = TABLE.iter().find_map(|row| {
-        if row.method != *method {
-            return None;
-        }
-        matches_template(row.path, path).map(|id| Match::Row(row.op, id.map(str::to_owned)))
+    let row = path.strip_prefix(prefix).and_then(|path| {
+        TABLE.iter().find_map(|row| {
+            if row.method != *method {
+                return None;
+            }
+            matches_template(row.path, path).map(|id| Match::Row(row.op, id.map(str::to_owned)))
+        })
     });
     row.unwrap_or(Match::Unknown)
 }
 
 /// Whether a router behind us, however it normalises, could take the path for one under the table's first segments.
-fn may_be_ours(path: &str) -> bool {
-    let mut segments = path.split('/').skip_while(|s| s.is_empty() || *s == ".");
-    if path.contains("..") || path.contains('\\') {
-        return path.split(['/', '\\']).any(is_ours);
+fn may_be_ours(prefix: &str, path: &str) -> bool {
+    // Some routers decode before they split, and some proxies have decoded once before them.
+    let once = percent_decoded(path);
+    let path = percent_decoded(&once);
+    let mut segments = segments(&path);
+    if segments.clone().any(|segment| segment == "..") {
+        return segments.any(is_first);
     }
-    is_ours(segments.next().unwrap_or_default())
+    let mut segments = segments.filter(|segment| !segment.is_empty() && *segment != ".");
+    let under = prefix.split('/').filter(|segment| !segment.is_empty());
+    for expected in under {
+        let expected = percent_decoded(expected);
+        if !segments
+            .next()
+            .is_some_and(|segment| segment.eq_ignore_ascii_case(&expected))
+        {
+            return false;
+        }
+    }
+    segments.next().is_some_and(is_first)
 }
 
-/// Whether the segment is one of the table's first ones, in any spelling.
-fn is_ours(first: &str) -> bool {
+/// The segments of a decoded path, without what some routers drop: a path parameter, which `;` begins, and what follows
+/// a NUL.
+fn segments(path: &str) -> impl Iterator<Item = &str> + Clone {
+    path.split(['/', '\\']).map(|segment| {
+        let kept = segment.split([';', '\0']).next();
+        kept.unwrap_or_default().trim()
+    })
+}
+
+/// Whether the segment is one of the table's first ones, in any case.
+fn is_first(segment: &str) -> bool {
     const FIRST: [&str; 5] = ["listings", "offers", "deals", "approvals", "account"];
-    if first.bytes().all(|b| b.is_ascii_lowercase()) {
-        return FIRST.contains(&first);
-    }
-    let decoded = percent_decoded(first);
-    // `;` begins a path parameter that some routers drop.
-    let name = decoded
-        .split([';', '/', '\\'])
-        .next()
-        .unwrap_or_default()
-        .trim();
-    FIRST.iter().any(|ours| name.eq_ignore_ascii_case(ours))
+    FIRST
+        .iter()
+        .any(|first| segment.eq_ignore_ascii_case(first))
 }
 
-fn percent_decoded(segment: &str) -> String {
-    let bytes = segment.as_bytes();
+fn percent_decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
         let decoded = (bytes[i] == b'%')
-            .then(|| segment.get(i + 1..i + 3))
+            .then(|| text.get(i + 1..i + 3))
             .flatten()
             .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         match decoded {
@@ -322,7 +347,7 @@ fn percent_decoded(segment: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&out).into_owned()
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
 /// `Some(id)` when `path` fits; the id must be well-formed (R35).
@@ -374,6 +399,15 @@ mod tests {
             "/./offers",
             "/x/../offers",
             "/offers%2Foff_1",
+            "/%2e/offers",
+            "/x/%2e%2E/offers",
+            "/x/..;v=1/offers",
+            "/x/..%2foffers/off_1",
+            "/;v=1/offers",
+            "/%2foffers",
+            "/%5coffers",
+            "/%256fffers",
+            "/offers%00",
         ] {
             let found = find(&Method::PUT, path);
             assert_eq!(found, Match::Unknown, "{path}");
@@ -385,5 +419,39 @@ mod tests {
         assert_eq!(find(&Method::PUT, "/offers/off_1/accept"), Match::Unknown);
         assert_eq!(find(&Method::GET, "/health"), Match::Elsewhere);
         assert_eq!(find(&Method::GET, "/"), Match::Elsewhere);
+        assert_eq!(find(&Method::GET, "/a..b/offers"), Match::Elsewhere);
+    }
+
+    #[test]
+    fn near_misses_of_the_prefix_are_answered_by_the_stack() {
+        let under = |path| find_under("/rctp/v3", &Method::POST, path);
+        assert_eq!(
+            under("/rctp/v3/offers"),
+            Match::Row(Op::CreateOffer, None),
+            "the path itself"
+        );
+        for path in [
+            "/rctp/v3//offers",
+            "//rctp/v3/offers",
+            "/rctp//v3/offers",
+            "/RCTP/v3/offers",
+            "/%72ctp/v3/offers",
+            "/./rctp/v3/offers",
+            "/rctp;x/v3/offers",
+            "/rctp%2Fv3/offers",
+            "/x/../rctp/v3/offers",
+            "/rctp/v3/offers/",
+        ] {
+            assert_eq!(under(path), Match::Unknown, "{path}");
+        }
+        for path in [
+            "/offers",
+            "/rctp/offers",
+            "/v3/offers",
+            "/rctp/v3",
+            "/rctp/v3x/offers",
+        ] {
+            assert_eq!(under(path), Match::Elsewhere, "{path}");
+        }
     }
 }
