@@ -509,3 +509,42 @@ fn wire(request: &Request<Bytes>, target: &str, host: &str) -> Vec<u8> {
     text.push_str("\r\n");
     [text.as_bytes(), request.body()].concat()
 }
+
+// Cost.
+
+/// Anyone can name a public key and claim to have covered anything.
+#[tokio::test]
+async fn what_a_stranger_claims_to_cover_is_read_once_however_often_it_is_named() {
+    let world = World::new().await;
+    let value: Vec<String> = (0..2_000).map(|n| format!("m{n}")).collect();
+    let value = value.join(",");
+    let query: Vec<String> = (0..6_000).map(|n| format!("m{n}={n}")).collect();
+    let target = format!("/listings/{LISTING}?{}", query.join("&"));
+    // How long it takes to refuse a request that names this many parts of a large whole, at best.
+    let refused_in = async |component: &str, names: usize| {
+        let mut best = Duration::MAX;
+        for _ in 0..3 {
+            let mut request = signed(&world.buyer, get(&target));
+            let names: Vec<String> = (0..names).map(|n| format!("{component}\"m{n}\"")).collect();
+            let input = request.headers()[SIGNATURE_INPUT].to_str().unwrap();
+            let input = input.replace("sig1=(", &format!("sig1=({} ", names.join(" ")));
+            set(&mut request, SIGNATURE_INPUT, &input);
+            set(&mut request, HeaderName::from_static("x-large"), &value);
+            let begun = Instant::now();
+            let answer = world.send(request).await;
+            best = best.min(begun.elapsed());
+            assert_eq!(answer.refusal(), SIGNATURE_INVALID);
+        }
+        best
+    };
+    for component in ["\"x-large\";key=", "\"@query-param\";name="] {
+        let (one, many) = (
+            refused_in(component, 1).await,
+            refused_in(component, 55).await,
+        );
+        assert!(
+            many < one * 10,
+            "{component} {one:?} for one, {many:?} for 55"
+        );
+    }
+}

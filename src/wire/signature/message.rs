@@ -1,6 +1,6 @@
 //! What is signed: a message, its components, and the signature base made of them (RFC 9421 §2).
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, collections::HashMap, fmt, str::FromStr};
 
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use sfv::{
@@ -8,6 +8,8 @@ use sfv::{
     StringRef, key_ref,
     visitor::{DictionaryVisitor, EntryVisitor},
 };
+
+use super::presented::MAX_FIELD;
 
 /// A request or a response, seen as the thing that is signed.
 ///
@@ -75,10 +77,11 @@ impl<'a> Message<'a> {
     /// `@signature-params`.
     pub(super) fn base(&self, components: &[Component], params: &str) -> Result<String, NoValue> {
         let mut base = String::with_capacity(params.len() + 512);
+        let mut read = Read::default();
         for (place, component) in components.iter().enumerate() {
             component.write_identifier(&mut base);
             base.push_str(": ");
-            self.write_value(component, &mut base)
+            self.write_value(component, &mut read, &mut base)
                 .ok_or(NoValue(place))?;
             base.push('\n');
         }
@@ -88,13 +91,13 @@ impl<'a> Message<'a> {
     }
 
     /// Appends the value of a component, or gives `None` if it has none here.
-    fn write_value(&self, component: &Component, out: &mut String) -> Option<()> {
+    fn write_value(&self, component: &Component, read: &mut Read, out: &mut String) -> Option<()> {
         if let Component::Field(name) = component {
             return self.write_field(name, out);
         }
         if let Component::FieldKey(name, key) = component {
-            let member = self.dictionary(name)?.shift_remove(key.as_str())?;
-            out.push_str(&serialised(&member)?);
+            let member = read.field(self, name)?.get(key.as_str())?;
+            out.push_str(&serialised(member)?);
             return Some(());
         }
         match self.line {
@@ -121,7 +124,7 @@ impl<'a> Message<'a> {
                         out.push('?');
                         out.push_str(query.unwrap_or(""));
                     }
-                    Component::QueryParam(name) => out.push_str(&query_param(query?, name)?),
+                    Component::QueryParam(name) => out.push_str(read.query_param(query?, name)?),
                     Component::TargetUri | Component::RequestTarget => {
                         if *component == Component::TargetUri {
                             out.push_str(&authority.scheme);
@@ -156,14 +159,55 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// A field read as a Dictionary; `None` if it is absent, is none, or repeats a member.
+    /// A field read as a Dictionary; `None` if it is absent, too long, is none, or repeats a member.
     pub(super) fn dictionary(&self, name: &HeaderName) -> Option<Dictionary> {
-        let text = joined(self.headers, name, usize::MAX)?.ok()?;
+        let text = joined(self.headers, name, MAX_FIELD)?.ok()?;
         let mut members = Dictionary::new();
         Parser::new(&*text)
             .parse_dictionary_with_visitor(Distinct(&mut members))
             .ok()?;
         Some(members)
+    }
+}
+
+/// What was read of a message for its base, so that a part that is named many times is read once: whoever sends it need
+/// not have a key.
+#[derive(Default)]
+struct Read {
+    fields: Vec<(HeaderName, Option<Dictionary>)>,
+    query: Option<HashMap<String, Option<String>>>,
+}
+
+impl Read {
+    fn field(&mut self, message: &Message<'_>, name: &HeaderName) -> Option<&Dictionary> {
+        let known = self.fields.iter().position(|(known, _)| known == name);
+        let place = known.unwrap_or_else(|| {
+            self.fields.push((name.clone(), message.dictionary(name)));
+            self.fields.len() - 1
+        });
+        self.fields[place].1.as_ref()
+    }
+
+    /// The one parameter of this name, decoded as a form and encoded again (RFC 9421 §2.2.8); `None` if it is absent
+    /// or occurs twice.
+    fn query_param(&mut self, query: &str, name: &str) -> Option<&str> {
+        fn encoded(text: &str) -> String {
+            // The form encoding writes a space as `+` and a plus as `%2B`; RFC 9421 wants `%20`.
+            url::form_urlencoded::byte_serialize(text.as_bytes())
+                .collect::<String>()
+                .replace('+', "%20")
+        }
+        let params = self.query.get_or_insert_with(|| {
+            let mut params = HashMap::new();
+            for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+                params
+                    .entry(encoded(&name))
+                    .and_modify(|value| *value = None)
+                    .or_insert_with(|| Some(encoded(&value)));
+            }
+            params
+        });
+        params.get(name)?.as_deref()
     }
 }
 
@@ -514,22 +558,6 @@ fn serialised(member: &ListEntry) -> Option<String> {
             list.serialize()
         }
     }
-}
-
-/// The one parameter of this name, decoded as a form and encoded again (RFC 9421 §2.2.8); `None` if it is
-/// absent or occurs twice.
-fn query_param(query: &str, name: &str) -> Option<String> {
-    fn encoded(text: &str) -> String {
-        // The form encoding writes a space as `+` and a plus as `%2B`; RFC 9421 wants `%20`.
-        url::form_urlencoded::byte_serialize(text.as_bytes())
-            .collect::<String>()
-            .replace('+', "%20")
-    }
-    let mut found = url::form_urlencoded::parse(query.as_bytes())
-        .filter(|(this, _)| encoded(this) == name)
-        .map(|(_, value)| encoded(&value));
-    let value = found.next()?;
-    found.next().is_none().then_some(value)
 }
 
 /// A field name in lower case. The `http` crate also takes quotes, which are no token (RFC 9110 §5.1).

@@ -17,8 +17,8 @@ use super::{
     verify::SignatureError,
 };
 
-/// Either field, all its lines joined, may have this many bytes.
-const MAX_FIELD: usize = 8 * 1024;
+/// Either field, and any other that is read as a Dictionary, may have this many bytes, all its lines joined.
+pub(super) const MAX_FIELD: usize = 8 * 1024;
 /// Either field may have this many labels.
 const MAX_LABELS: usize = 16;
 /// One signature may cover this many components.
