@@ -228,6 +228,284 @@ async fn attack(provider: &'static dyn Provider) -> usize {
     count
 }
 
+#[tokio::test]
+async fn no_signed_request_that_was_tampered_with_is_accepted() {
+    for provider in providers() {
+        let count = attack(*provider).await;
+        println!("{}: {count} mutations refused", provider.name());
+        assert!(count >= 5_000, "{}: only {count}", provider.name());
+    }
+}
+
+#[tokio::test]
+async fn what_an_intermediary_may_do_is_accepted() {
+    for provider in providers() {
+        let world = World::with(Tier::Auto, |b| b.crypto(*provider)).await;
+        let service = Behind::default().service(&world.rctp);
+        for (shape, request, status) in shapes(&world).await {
+            for (what, request) in harmless(&request) {
+                if what == "space around values" {
+                    // Any HTTP server has taken it off.
+                    continue;
+                }
+                let answer = send(&service, request).await;
+                assert_eq!(answer.status, status, "{shape}, {what}: {:?}", answer.body);
+            }
+        }
+        assert_eq!(offers(&world).await, 3, "the repeats were no new offers");
+    }
+}
+
+#[tokio::test]
+async fn a_signature_is_good_for_its_own_request_only() {
+    let world = World::new().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    let shapes = shapes(&world).await;
+    for (from, donor, _) in &shapes {
+        for (to, receiver, _) in &shapes {
+            if from == to {
+                continue;
+            }
+            for taken in [
+                &[SIGNATURE][..],
+                &[SIGNATURE_INPUT],
+                &[SIGNATURE, SIGNATURE_INPUT],
+                &[SIGNATURE, SIGNATURE_INPUT, UCP_AGENT],
+            ] {
+                let mut request = receiver.clone();
+                for name in taken {
+                    let value = donor.headers()[name].clone();
+                    request.headers_mut().insert(name, value);
+                }
+                let answer = send(&service, request).await;
+                assert_eq!(answer.status, 401, "{taken:?} of {from} on {to}");
+            }
+        }
+    }
+    assert_eq!(behind.decided(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_has_one_effect() {
+    let world = Arc::new(World::new().await);
+    let request = signed(&world.buyer, post("/offers", &offer_body(FLOOR + 1)));
+    let sent: Vec<_> = (0..50)
+        .map(|_| {
+            let (world, request) = (world.clone(), request.clone());
+            tokio::spawn(async move { world.send(request).await })
+        })
+        .collect();
+    let mut bodies = Vec::new();
+    for answer in sent {
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status, 201);
+        bodies.push(answer.bytes);
+    }
+    bodies.dedup();
+    assert_eq!((bodies.len(), offers(&world).await), (1, 1));
+    world.clock.advance(61);
+    assert_eq!(world.send(request).await.refusal(), SIGNATURE_INVALID);
+}
+
+// Headers that are not what they should be.
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_refused_in_every_header() {
+    let world = World::new().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    for (shape, request, _) in shapes(&world).await {
+        let names: Vec<HeaderName> = request.headers().keys().cloned().collect();
+        for name in names {
+            for bytes in [
+                &b"\xff"[..],
+                b"\xc3\x28",
+                b"\xe2\x82",
+                "é".as_bytes(),
+                b"\x80\x81",
+            ] {
+                let value = request.headers()[&name].as_bytes();
+                for text in [
+                    bytes.to_vec(),
+                    [value, bytes].concat(),
+                    [bytes, value].concat(),
+                ] {
+                    let mut request = request.clone();
+                    let value = HeaderValue::from_bytes(&text).unwrap();
+                    request.headers_mut().insert(&name, value);
+                    let answer = send(&service, request).await;
+                    assert_eq!(answer.status, 401, "{shape}, {name}");
+                }
+            }
+        }
+        // In one that nobody looks at they do no harm.
+        let mut request = request.clone();
+        let value = HeaderValue::from_bytes(b"\xff").unwrap();
+        request.headers_mut().insert("x-other", value);
+        assert!(send(&service, request).await.status < 300, "{shape}");
+    }
+    assert_eq!(behind.decided(), 3);
+}
+
+#[tokio::test]
+async fn headers_of_a_megabyte_are_refused() {
+    let world = World::new().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    const SIZE: usize = 1 << 20;
+    let fills: [(&str, String); 8] = [
+        ("letters", "a".repeat(SIZE)),
+        ("commas", ",".repeat(SIZE)),
+        ("members", "a=1,".repeat(SIZE / 4) + "a=1"),
+        ("lists", "a=(),".repeat(SIZE / 5) + "a=()"),
+        ("parentheses", "(".repeat(SIZE)),
+        ("quotes", "\"".repeat(SIZE)),
+        (
+            "parameters",
+            "sig1=()".to_owned() + &";a=1".repeat(SIZE / 4),
+        ),
+        (
+            "components",
+            format!("sig1=({})", "\"a\" ".repeat(SIZE / 4)),
+        ),
+    ];
+    for (shape, request, _) in shapes(&world).await {
+        let names: Vec<HeaderName> = request.headers().keys().cloned().collect();
+        for name in names {
+            for (what, fill) in &fills {
+                for append in [false, true] {
+                    let mut request = request.clone();
+                    let value = HeaderValue::from_str(fill).unwrap();
+                    if append {
+                        request.headers_mut().append(&name, value);
+                    } else {
+                        request.headers_mut().insert(&name, value);
+                    }
+                    let answer = send(&service, request).await;
+                    assert_eq!(answer.status, 401, "{shape}, {name}, {what}");
+                }
+            }
+        }
+    }
+    assert_eq!(behind.decided(), 0);
+}
+
+#[tokio::test]
+async fn structured_fields_that_are_malformed_are_refused() {
+    let world = World::new().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    let request = signed(&world.buyer, post("/offers", &offer_body(FLOOR + 1)));
+    let fields = [SIGNATURE_INPUT, SIGNATURE, UCP_AGENT, CONTENT_DIGEST];
+    for text in [
+        "",
+        " ",
+        ",",
+        ";",
+        "=",
+        "?",
+        "(",
+        ")",
+        "\"",
+        ":",
+        "sig1",
+        "sig1=",
+        "sig1=?1",
+        "sig1=()",
+        "sig1=(",
+        "sig1=:",
+        "sig1=::",
+        "sig1=:A:",
+        "sig1=:====:",
+        "sig1=\"\"",
+        "sig1=1",
+        "sig1=a",
+        "sig1=@1",
+        "sig1=%\"a\"",
+        "sig1=(\"@method\"",
+        "sig1=(\"@method\");created=",
+        "sig1=(\"@method\" )",
+        "sig1=(@method)",
+        "sig1=(1 2 3)",
+        "sig1=((\"a\"))",
+        "Sig1=()",
+        "sig1 =()",
+        "sig1= ()",
+        "sig1=();created=1;created=2",
+        "sig1=();keyid=1",
+        "sig1=();expires=\"1\"",
+        "sig1=();created=1.0",
+        "sig1=();created=1e3",
+        "sig1=();x",
+        "sig1=(),",
+        "sig1=(),,a=1",
+        "sig1=(), sig1=()",
+        "*=1",
+        "1=1",
+        "profile=",
+        "profile=\"",
+        "profile=\"a\\\"",
+        "profile=\"a\nb\"",
+        "profile=\"\u{7f}\"",
+        "sha-256",
+        "sha-256=",
+        "sha-256=:A:",
+        "sha-256=\"A\"",
+        "sha-256=(:AAAA:)",
+        "sha-256=:AAAA:;x",
+    ] {
+        for name in &fields {
+            let mut request = request.clone();
+            let Ok(value) = HeaderValue::from_str(text) else {
+                continue;
+            };
+            request.headers_mut().insert(name, value);
+            let answer = send(&service, request).await;
+            let refusal = answer.refusal();
+            let expected = match *name == UCP_AGENT {
+                true => refusal == UNKNOWN,
+                false => refusal == SIGNATURE_INVALID,
+            };
+            assert!(expected, "{name}: {text:?}: {refusal:?}");
+        }
+    }
+    assert_eq!((behind.decided(), offers(&world).await), (0, 0));
+}
+
+#[tokio::test]
+async fn a_version_that_is_no_string_of_ours_is_refused() {
+    let world = World::new().await;
+    for (text, good) in [
+        ("\"2026-11-draft5\"", true),
+        ("\"2026-11-draft5\";q=1", true),
+        ("2026-11-draft5", false),
+        ("\"2026-11-draft4\"", false),
+        ("\"2026-11-draft5 \"", false),
+        ("\"2026-11-draft5\", \"2026-11-draft4\"", false),
+        ("\"\"", false),
+        ("", false),
+        ("1", false),
+    ] {
+        let mut request = get(&format!("/listings/{LISTING}"));
+        set(&mut request, HeaderName::from_static("rctp-version"), text);
+        let answer = world.send(signed(&world.buyer, request)).await;
+        let expected = if good {
+            (200, "")
+        } else {
+            (400, "unsupported_version")
+        };
+        assert_eq!(answer.refusal(), expected, "{text}");
+    }
+    let mut request = signed(&world.buyer, get(&format!("/listings/{LISTING}")));
+    for text in ["\"2026-11-draft5\"", "\"2026-11-draft5\""] {
+        request
+            .headers_mut()
+            .append("rctp-version", HeaderValue::from_static(text));
+    }
+    assert_eq!(world.send(request).await.error(), "unsupported_version");
+}
+
 // Bodies.
 
 /// Sends a body as the buyer's agent, well signed.
@@ -236,6 +514,354 @@ async fn offer_bytes(world: &World, service: &Service, body: impl Into<Bytes>) -
     set(&mut request, header::CONTENT_TYPE, "application/json");
     *request.body_mut() = body.into();
     send(service, signed(&world.buyer, request)).await
+}
+
+#[tokio::test]
+async fn bodies_that_lie_are_400_and_have_no_effect() {
+    let world = World::new().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    let good = offer_body(FLOOR + 1).to_string();
+    let text = |from: &str, to: &str| {
+        let changed = good.replacen(from, to, 1);
+        assert_ne!(changed, good, "{from}");
+        changed
+    };
+    let price = "\"price\":{\"amount\":41238,\"currency\":\"EUR\"}";
+    let amount = "\"amount\":41238";
+    let amounts: Vec<String> = [
+        "0",
+        "-1",
+        "-0",
+        "1.5",
+        "1e300",
+        "1e400",
+        "-1e400",
+        "9007199254740992",
+        "18446744073709551616",
+        "99999999999999999999999999999999999999",
+        "\"41238\"",
+        "null",
+        "true",
+        "[41238]",
+        "{}",
+        "041238",
+        "+41238",
+        "0x1",
+        "NaN",
+        "Infinity",
+        "41238 1",
+        "",
+        ".5",
+        "5.",
+    ]
+    .iter()
+    .map(|value| text(amount, &format!("\"amount\":{value}")))
+    .collect();
+    let deep = |open: &str, close: &str, depth: usize| {
+        format!("{}{}", open.repeat(depth), close.repeat(depth))
+    };
+    let inside = |value: &str| text("\"listing_id\"", &format!("\"x\":{value},\"listing_id\""));
+    let many: String = (0..20_000).map(|n| format!("\"m{n}\":1,")).collect();
+    let mut bodies = vec![
+        // Members twice, as they are and in other words.
+        text(
+            "{\"deal_terms\"",
+            "{\"listing_id\":\"lst_bicycle\",\"deal_terms\"",
+        ),
+        text(
+            "\"listing_id\"",
+            "\"listing\\u005fid\":\"lst_bicycle\",\"listing_id\"",
+        ),
+        text(price, &format!("{price},{price}")),
+        text(
+            price,
+            &format!("{price},\"pr\\u0069ce\":{{\"amount\":1,\"currency\":\"EUR\"}}"),
+        ),
+        text(amount, &format!("{amount},{amount}")),
+        text(amount, "\"amount\":1,\"amount\":41238"),
+        text(amount, "\"amount\":41238,\"\\u0061mount\":1"),
+        // Members that would override what the seller has set.
+        text("\"listing_id\"", "\"floor\":1,\"listing_id\""),
+        text("\"listing_id\"", "\"tier\":\"auto\",\"listing_id\""),
+        text("\"listing_id\"", "\"tiers\":{},\"listing_id\""),
+        text(
+            "\"listing_id\"",
+            "\"proposed_terms\":{\"floor\":1},\"listing_id\"",
+        ),
+        text(
+            "\"listing_id\"",
+            "\"negotiation_id\":\"neg_1\",\"listing_id\"",
+        ),
+        text("\"listing_id\"", "\"state\":\"accepted\",\"listing_id\""),
+        text("\"listing_id\"", "\"by\":\"seller\",\"listing_id\""),
+        text(
+            "\"listing_id\"",
+            "\"__proto__\":{\"floor\":1},\"listing_id\"",
+        ),
+        text(amount, "\"floor\":1,\"amount\":41238"),
+        text(
+            "\"price\"",
+            "\"floor\":{\"amount\":1,\"currency\":\"EUR\"},\"price\"",
+        ),
+        text("\"price\"", "\"tier\":\"auto\",\"price\""),
+        text("\"method_type\"", "\"floor\":1,\"method_type\""),
+        // Depth and breadth.
+        inside(&deep("[", "]", 100)),
+        inside(&deep("[", "]", 120_000)),
+        inside(&deep("{\"a\":", "}", 10_000).replace(":}", ":1}")),
+        deep("[", "]", 120_000),
+        "[".repeat(200_000),
+        "{\"a\":".repeat(40_000),
+        text("\"listing_id\"", &format!("{many}\"listing_id\"")),
+        // Things that are not this object.
+        "null".into(),
+        "true".into(),
+        "1".into(),
+        "\"x\"".into(),
+        "[]".into(),
+        "{}".into(),
+        format!("[{good}]"),
+        serde_json::to_string(&good).unwrap(),
+        // Text around it, or other text than JSON.
+        format!("{good}x"),
+        format!("{good}{good}"),
+        format!("{good}\n{good}"),
+        format!("{good},"),
+        format!("{good}\0"),
+        format!("\0{good}"),
+        format!("\u{feff}{good}"),
+        format!("//\n{good}"),
+        format!("{good}/**/"),
+        good.replace('"', "'"),
+        good[..good.len() - 1].to_owned(),
+        good[1..].to_owned(),
+        text("\"EUR\"", "\"EUR\","),
+        text("\"EUR\"", "EUR"),
+        " ".into(),
+        "\n".into(),
+        good.replace("amount", "Amount"),
+        good.replace("listing_id", "listingId"),
+        // Ids and codes of another form.
+        text("lst_bicycle", ""),
+        text("lst_bicycle", "bicycle"),
+        text("lst_bicycle", "lst_../x"),
+        text("lst_bicycle", "lst_bicycle\\u0000"),
+        text("lst_bicycle", "lst_bicycle\\n"),
+        text("lst_bicycle", "lst_b\\u0131cycle"),
+        text("lst_bicycle", "\\ud800"),
+        text("lst_bicycle", "lst_x|buyer"),
+        text("lst_bicycle", &"x".repeat(100_000)),
+        text("\"EUR\"", "\"eur\""),
+        text("\"EUR\"", "\"EURO\""),
+        text("\"EUR\"", "\"EUR\\n\""),
+        text("\"lst_bicycle\"", "[\"lst_bicycle\"]"),
+        text("\"lst_bicycle\"", "null"),
+        text("\"listing_id\"", "\"expires_at\":\"soon\",\"listing_id\""),
+        text("\"listing_id\"", "\"expires_at\":1,\"listing_id\""),
+        text(
+            "\"listing_id\"",
+            "\"expires_at\":\"2026-13-01T00:00:00Z\",\"listing_id\"",
+        ),
+        text(
+            "\"listing_id\"",
+            "\"supersedes\":\"off_1 or 1=1\",\"listing_id\"",
+        ),
+    ];
+    bodies.extend(amounts);
+    let mut raw: Vec<Bytes> = bodies.into_iter().map(Bytes::from).collect();
+    // Other encodings, and bytes that are none.
+    let utf16: Vec<u8> = good.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    raw.push(utf16.into());
+    raw.push([b"\xff\xfe", good.as_bytes()].concat().into());
+    raw.push(good.replace("lst_bicycle", "lst_\u{e9}").into());
+    let latin: Vec<u8> = good
+        .replace("lst_b", "lst_\u{1}")
+        .bytes()
+        .map(|b| if b == 1 { 0xe9 } else { b })
+        .collect();
+    raw.push(latin.into());
+    raw.push(Bytes::from_static(b"\x1f\x8b\x08\x00"));
+    for body in &raw {
+        let answer = offer_bytes(&world, &service, body.clone()).await;
+        let start = String::from_utf8_lossy(&body[..body.len().min(160)]).into_owned();
+        assert_eq!(answer.refusal(), INVALID, "{start}");
+        assert_eq!(answer.decision(), "", "{start}: no decision");
+    }
+    assert_eq!((behind.decided(), offers(&world).await), (0, 0));
+    assert_eq!(entries(&world).await, [0, 0]);
+    let answer = offer_bytes(&world, &service, good).await;
+    assert_eq!(answer.status, 201, "{:?}", answer.body);
+}
+
+#[tokio::test]
+async fn a_refusal_never_repeats_the_body() {
+    let world = World::new().await;
+    let service = Behind::default().service(&world.rctp);
+    let canary = "c4n4ry";
+    for body in [
+        json!({"listing_id": LISTING, "deal_terms": deal_terms(1), canary: 1}),
+        json!({"listing_id": canary, "deal_terms": deal_terms(1)}),
+        json!({"listing_id": LISTING, "deal_terms": canary}),
+        json!({"listing_id": LISTING, "deal_terms": deal_terms(1), "expires_at": canary}),
+        json!({"listing_id": LISTING, "deal_terms": {"price": {"amount": 1, "currency": canary}}}),
+        json!(canary),
+    ] {
+        let answer = offer_bytes(&world, &service, body.to_string()).await;
+        assert_eq!(answer.refusal(), INVALID);
+        assert!(
+            !String::from_utf8_lossy(&answer.bytes).contains(canary),
+            "{:?}",
+            answer.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_body_overrides_the_floor_or_the_tier_of_a_seller() {
+    let world = World::asking().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    let id = world.offer(FLOOR + 1).await.get("offer_id");
+    let terms = json!({"deal_terms": deal_terms(50_000)});
+    let price = json!({"price": {"amount": 50_000, "currency": "EUR"}});
+    let targets = [
+        (format!("/offers/{id}/accept"), json!({})),
+        (format!("/offers/{id}/counter"), terms),
+        (format!("/listings/{LISTING}/price"), price),
+        (format!("/listings/{LISTING}/answers"), json!({})),
+    ];
+    for (path, body) in targets {
+        for (name, value) in [
+            ("floor", json!(1)),
+            ("floor", json!({"amount": 1, "currency": "EUR"})),
+            ("tier", json!("auto")),
+            ("tiers", json!({"dev.rctp.deal:offer_accept": "auto"})),
+            ("approved", json!(true)),
+            ("proposed_terms", json!({"floor": 1})),
+            ("on_timeout", json!("allow")),
+            ("decision", json!("auto")),
+        ] {
+            let mut body = body.clone();
+            body[name] = value;
+            let request = with_token(post(&path, &body), SELLER_TOKEN);
+            let answer = send(&service, signed(&world.seller, request)).await;
+            assert_eq!(answer.refusal(), INVALID, "{path}: {name}");
+        }
+    }
+    assert_eq!(behind.decided(), 0);
+    // `proposed_terms` is for the two listing routes only; even there it decides nothing.
+    assert_eq!(
+        world.buyer_get(&format!("/offers/{id}")).await.body["state"],
+        "open"
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_said_to_be_json_is_400() {
+    let world = World::new().await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    for (content_type, good) in [
+        ("application/json", true),
+        ("application/json; charset=utf-8", true),
+        ("APPLICATION/JSON", true),
+        ("text/plain", false),
+        ("text/json", false),
+        ("application/x-www-form-urlencoded", false),
+        ("multipart/form-data; boundary=x", false),
+        ("application/jsonp", false),
+        ("application/json, text/plain", false),
+        ("json", false),
+        ("", false),
+    ] {
+        let mut request = post("/offers", &offer_body(FLOOR + 1));
+        set(&mut request, header::CONTENT_TYPE, content_type);
+        let answer = send(&service, signed(&world.buyer, request.clone())).await;
+        let expected = if good { (201, "") } else { INVALID };
+        assert_eq!(answer.refusal(), expected, "{content_type:?}, signed");
+        let request = with_key(with_token(request, BUYER_TOKEN));
+        let answer = send(&service, request).await;
+        assert_eq!(answer.refusal(), expected, "{content_type:?}, unsigned");
+    }
+    // Without one, a signature cannot cover it; unsigned, the body is not understood.
+    let mut request = signed(&world.buyer, post("/offers", &offer_body(FLOOR + 1)));
+    request.headers_mut().remove(header::CONTENT_TYPE);
+    assert_eq!(send(&service, request).await.refusal(), SIGNATURE_INVALID);
+    let mut request = with_key(with_token(
+        post("/offers", &offer_body(FLOOR + 1)),
+        BUYER_TOKEN,
+    ));
+    request.headers_mut().remove(header::CONTENT_TYPE);
+    assert_eq!(send(&service, request).await.refusal(), INVALID);
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_read_no_further() {
+    const LIMIT: usize = 10_000;
+    let world = World::with(Tier::Auto, |b| b.body_limit(LIMIT)).await;
+    let behind = Behind::default();
+    let service = behind.service(&world.rctp);
+    let chunk = Bytes::from(vec![b' '; 1000]);
+    let chunks = |count: usize| std::iter::repeat_n(chunk.clone(), count);
+    let post = |body: Scripted| {
+        let request = Request::post(format!("{GATEWAY}/offers")).body(Body::new(body));
+        let service = service.clone();
+        async move { Answer::of(service.oneshot(request.unwrap()).await.unwrap()).await }
+    };
+    let too_large = (413, "invalid_request");
+    // No length is said: what is over the limit is noticed when it comes, and nothing after it is read.
+    for then in [
+        Then::End,
+        Then::Again(chunk.clone()),
+        Then::Stall,
+        Then::Break,
+    ] {
+        let body = Scripted::new(chunks(11), then);
+        let reads = body.reads();
+        assert_eq!(post(body).await.refusal(), too_large);
+        assert_eq!(reads.load(Ordering::SeqCst), 11);
+    }
+    // One chunk that is larger than everything.
+    let body = Scripted::new([Bytes::from(vec![b' '; 1 << 20])], Then::Stall);
+    assert_eq!(post(body).await.refusal(), too_large);
+    // A length that is over the limit: nothing is read.
+    for length in [LIMIT as u64 + 1, u64::MAX] {
+        let body = Scripted::new(chunks(1), Then::Stall).declaring(length);
+        let reads = body.reads();
+        assert_eq!(post(body).await.refusal(), too_large);
+        assert_eq!(reads.load(Ordering::SeqCst), 0);
+    }
+    // At the limit it is read, and then the caller is unknown.
+    let body = Scripted::new(chunks(10), Then::End);
+    assert_eq!(post(body).await.refusal(), UNKNOWN);
+    // Empty chunks are no body.
+    let body = Scripted::new(std::iter::repeat_n(Bytes::new(), 100), Then::End);
+    assert_eq!(post(body).await.refusal(), UNKNOWN);
+    // A body that breaks off is none.
+    let body = Scripted::new(chunks(1), Then::Break);
+    assert_eq!(post(body).await.refusal(), INVALID);
+    assert_eq!(behind.decided(), 0);
+}
+
+#[tokio::test]
+async fn a_body_in_chunks_is_the_same_body() {
+    let world = World::new().await;
+    let service = Behind::default().service(&world.rctp);
+    for size in [1, 2, 7, 1000] {
+        let request = signed(&world.buyer, post("/offers", &offer_body(FLOOR + 1)));
+        let (parts, body) = request.into_parts();
+        let mut chunks: Vec<Bytes> = body.chunks(size).map(Bytes::copy_from_slice).collect();
+        chunks.insert(0, Bytes::new());
+        chunks.insert(chunks.len() / 2, Bytes::new());
+        let body = Body::new(Scripted::new(chunks, Then::End));
+        let response = service
+            .clone()
+            .oneshot(Request::from_parts(parts, body))
+            .await;
+        let answer = Answer::of(response.unwrap()).await;
+        assert_eq!(answer.status, 201, "{size}: {:?}", answer.body);
+    }
 }
 
 // Paths.
@@ -508,6 +1134,53 @@ fn wire(request: &Request<Bytes>, target: &str, host: &str) -> Vec<u8> {
     }
     text.push_str("\r\n");
     [text.as_bytes(), request.body()].concat()
+}
+
+#[tokio::test]
+async fn a_signed_request_survives_the_forms_of_http_1() {
+    let world = World::new().await;
+    let app = axum::Router::new().fallback_service(world.rctp.market());
+    let address = serve(world.rctp.protect(app)).await;
+    for (target, host, expected) in [
+        ("/offers", "gateway.example", 201),
+        ("/offers", "GATEWAY.Example", 201),
+        ("/offers", "gateway.example:443", 201),
+        ("https://gateway.example/offers", "gateway.example", 201),
+        ("https://GATEWAY.example:443/offers", "gateway.example", 201),
+        ("https://gateway.example/offers", "evil.example", 401),
+        ("https://evil.example/offers", "gateway.example", 401),
+        ("http://gateway.example/offers", "gateway.example", 401),
+        ("/offers", "evil.example", 401),
+        ("/offers", "gateway.example:80", 401),
+        ("/offers?", "gateway.example", 401),
+        ("/offers?x", "gateway.example", 401),
+        ("//offers", "gateway.example", 401),
+        ("/offers/", "gateway.example", 401),
+        ("/offers#x", "gateway.example", 400),
+    ] {
+        let request = signed(&world.buyer, post("/offers", &offer_body(FLOOR + 1)));
+        let (status, text) = raw(address, &wire(&request, target, host)).await;
+        // A fragment may be dropped or refused by the server; it is no other target.
+        let fragment = target.contains('#') && status == 201;
+        assert!(status == expected || fragment, "{target} at {host}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn over_http_a_body_over_the_limit_is_refused_before_it_has_come() {
+    let world = World::with(Tier::Auto, |b| b.body_limit(1000)).await;
+    let address = serve(world.rctp.protect(axum::Router::new())).await;
+    let head = "POST /offers HTTP/1.1\r\nhost: gateway.example\r\nconnection: close\r\n";
+    // A length, and nothing after it: an answer comes all the same.
+    let declared = format!("{head}content-length: 1001\r\n\r\n");
+    assert_eq!(raw(address, declared.as_bytes()).await.0, 413);
+    // Chunks, the last of which never comes.
+    let chunk = format!("200\r\n{}\r\n", "x".repeat(512));
+    let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}{chunk}");
+    assert_eq!(raw(address, chunked.as_bytes()).await.0, 413);
+    // Below the limit the caller is unknown.
+    let short = format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n");
+    assert_eq!(raw(address, short.as_bytes()).await.0, 401);
 }
 
 // Cost.
