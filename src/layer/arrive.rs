@@ -1,7 +1,7 @@
 //! Which row is it? Matches the table, collects the body once, hashes it once; on the way out it completes refusals
 //! for their surface.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
@@ -23,10 +23,9 @@ use crate::{
 pub const BODY_LIMIT: usize = 256 * 1024;
 
 /// A request as it arrived, in the request's extensions. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Arrived(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     route: Route,
     uri: Uri,
@@ -43,6 +42,16 @@ pub enum Route {
     Unknown,
     /// The layers are used without the table.
     NoTable,
+}
+
+/// Shows no body, which may hold a proposed floor, and no hash of one (R28).
+impl fmt::Debug for Arrived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arrived")
+            .field("route", &self.0.route)
+            .field("uri", &self.0.uri)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Arrived {

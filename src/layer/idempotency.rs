@@ -18,6 +18,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -65,11 +66,20 @@ pub trait Reconcile: Send + Sync + 'static {
 }
 
 /// The key that this request holds, in its extensions; whoever commits the effect settles it in the same unit.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Held {
     key: IdempotencyKey,
     digest: Sha256,
     now: Timestamp,
+}
+
+/// Shows no digest: the body behind it may hold a proposed floor (R28).
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Held {
