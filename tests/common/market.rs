@@ -73,6 +73,10 @@ impl Backing {
         }
     }
 
+    pub fn in_memory(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// The same state as another process would see it.
     pub async fn opened_again(&self) -> Arc<dyn Store> {
         match &self.file {
@@ -145,7 +149,9 @@ pub struct Faults {
     lost_races: AtomicUsize,
     /// Commits happen, but their answer is lost.
     silent: AtomicBool,
-    pub commits: AtomicUsize,
+    commits: AtomicUsize,
+    /// What was committed, where a test wants to know.
+    units: Mutex<Option<Vec<Unit>>>,
     gate: Mutex<Option<(Call, Gate)>>,
 }
 
@@ -185,6 +191,15 @@ impl Faulty {
 
     pub fn lose_races(&self, count: usize) {
         self.faults.lost_races.store(count, Ordering::SeqCst);
+    }
+
+    pub fn remember(&self) {
+        *self.faults.units.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// What was committed since [`Faulty::remember`].
+    pub fn units(&self) -> Vec<Unit> {
+        self.faults.units.lock().unwrap().clone().unwrap()
     }
 
     pub fn commits(&self) -> usize {
@@ -293,10 +308,14 @@ impl Store for Faulty {
                 true => Arc::new(Mute),
                 false => seal,
             };
+            let remembered = unit.clone();
             let answer = self.inner.commit(unit, seal).await;
             self.way().await;
             if answer.is_ok() {
                 self.faults.commits.fetch_add(1, Ordering::SeqCst);
+                if let Some(units) = &mut *self.faults.units.lock().unwrap() {
+                    units.push(remembered);
+                }
             }
             if self.faults.silent.load(Ordering::SeqCst) {
                 return Err(StoreError("the answer was lost".into()).into());
