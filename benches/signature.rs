@@ -13,8 +13,9 @@
 //! - *sign/raw*: the same for signing.
 //!
 //! Both of the middle ratios depend on how the pure Rust curves are compiled: with `lto = "fat"` and
-//! `codegen-units = 1` they take more than twice as long, while aws-lc-rs, which is C and assembly, does not
-//! notice.
+//! `codegen-units = 1`, as in this workspace's bench profile, they take about twice as long as without, while
+//! aws-lc-rs, which is C and assembly, does not notice. `CARGO_PROFILE_BENCH_LTO=off
+//! CARGO_PROFILE_BENCH_CODEGEN_UNITS=16` gives the other figure.
 
 use std::{
     hint::black_box,
