@@ -46,7 +46,7 @@ use tower_rctp::{
         body::Body,
         decision::Decided,
         grant::introspection::Introspection,
-        idempotency::Reconcile,
+        idempotency::{KEPT_SECONDS, Reconcile},
     },
     protocol::{
         caller::Caller,
@@ -66,6 +66,7 @@ on_every_store!(
     alone_a_client_that_hangs_up_anywhere_leaves_the_key_usable,
     alone_duplicates_at_once_execute_once,
     alone_what_a_handler_did_is_not_known_after_a_5xx_or_a_panic,
+    alone_a_key_that_never_finished_is_taken_for_48_hours,
     alone_a_reconcile_hook_settles_what_never_finished,
     alone_a_store_that_fails_before_executes_nothing,
     alone_a_store_that_fails_after_never_leads_to_a_second_execution,
@@ -467,8 +468,33 @@ async fn alone_what_a_handler_did_is_not_known_after_a_5xx_or_a_panic(backing: B
             let repeat = send().await;
             assert_eq!(repeat.refusal(), (503, "unavailable"), "{path}");
             assert!(repeat.get("message").contains("not repeated"), "{path}");
+            market.clock.advance(KEPT_SECONDS / 3);
         }
     }
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+async fn alone_a_key_that_never_finished_is_taken_for_48_hours(backing: Backing) {
+    let market = Market::on(backing).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = runs.clone();
+    let store = market.backing.store.clone();
+    let service = idempotent(
+        &market,
+        store,
+        |b| b,
+        move |_| {
+            let run = counter.fetch_add(1, Ordering::SeqCst);
+            async move { text(if run == 0 { 500 } else { 201 }, "") }
+        },
+    );
+    let key = fresh_key();
+    assert_eq!(send_to(&service, order(&market, &key)).await.status, 500);
+    market.clock.advance(KEPT_SECONDS - 1);
+    market.rctp.sweep().await.unwrap();
+    assert_eq!(send_to(&service, order(&market, &key)).await.status, 503);
+    market.clock.advance(1);
+    assert_eq!(send_to(&service, order(&market, &key)).await.status, 201);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 }
 

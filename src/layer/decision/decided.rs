@@ -37,7 +37,8 @@ use crate::{
 /// A decision to carry out, in the request's extensions. A handler that finds none must refuse.
 ///
 /// A handler of a writing operation ends with [`Decided::commit`], once: decision, record, response and effect land
-/// together. It may be run again with fresh facts when the commit lost a race, so it does nothing else that lasts.
+/// together. Or it answers a [`Refusal`] with a reason, which is recorded and stored as if it had been decided here.
+/// It may be run again with fresh facts when the commit lost a race, so it does nothing else that lasts.
 #[derive(Clone)]
 pub struct Decided(Arc<Inner>);
 
