@@ -7,7 +7,10 @@ fn every_reading_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(root.join("docs/interpretations.md")).expect("the document");
     let mut readings = BTreeSet::new();
-    for line in text.lines().filter(|line| line.starts_with("| R") || line.starts_with("| I")) {
+    for line in text
+        .lines()
+        .filter(|line| line.starts_with("| R") || line.starts_with("| I"))
+    {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, .., tests] = cells.as_slice() else {
             panic!("{line}");
