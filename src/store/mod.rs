@@ -8,7 +8,7 @@ mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -101,8 +101,8 @@ impl Key {
 /// How often a document was written: 0 where there is none, then 1, 2, ….
 pub type Version = u64;
 
-/// A stored document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A stored document. Its `Debug` shows no body: it may hold a floor.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Doc {
     /// Its name.
     pub key: Key,
@@ -112,8 +112,8 @@ pub struct Doc {
     pub body: Bytes,
 }
 
-/// A document to write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A document to write. Its `Debug` shows no body: it may hold a floor.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Put {
     /// Its name.
     pub key: Key,
@@ -125,6 +125,26 @@ pub struct Put {
     pub due: Option<Timestamp>,
     /// Its new bytes.
     pub body: Bytes,
+}
+
+impl fmt::Debug for Doc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doc")
+            .field("key", &self.key)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Put {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Put")
+            .field("key", &self.key)
+            .field("expected", &self.expected)
+            .field("parent", &self.parent)
+            .field("due", &self.due)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A response kept for repeats of its request (binding 2.4).
