@@ -53,6 +53,7 @@ on_every_store!(
     low_offers_at_once_never_exceed_the_budget_of_their_agent,
     low_offers_at_once_never_exceed_the_budget_of_their_operator,
     many_low_offers_at_once_all_end,
+    what_was_decided_on_facts_that_have_changed_is_decided_again,
     offers_on_a_listing_are_listed_a_page_at_a_time,
 );
 
@@ -1360,6 +1361,45 @@ async fn low_offers_at_once_never_exceed_the_budget_of_their_agent(backing: Back
     };
     let answers = at_once(&market, (0..8).map(low).collect()).await;
     assert_eq!(told(&answers), 3);
+}
+
+async fn what_was_decided_on_facts_that_have_changed_is_decided_again(backing: Backing) {
+    let market = Market::on(backing).await;
+    let (first, second) = (
+        market.open_offer(FLOOR + 1).await,
+        market.open_offer(FLOOR + 2).await,
+    );
+    // Both are held up where everything is decided and nothing is done yet.
+    let held_up = async |request: Request<Bytes>| {
+        let gate = market.store.wait_at(Call::Commit);
+        let service = market.service.clone();
+        let sent = tokio::spawn(async move { send_to(&service, request).await });
+        gate.reached().await;
+        (gate, sent)
+    };
+    let rich = signed(
+        &market.buyer,
+        None,
+        "/offers",
+        &offer_body(59_000),
+        &fresh_key(),
+    );
+    let (gate, sent) = held_up(rich).await;
+    for _ in 0..3 {
+        assert_eq!(market.offer(1).await.refusal(), (422, "below_floor"));
+    }
+    gate.open();
+    let late = sent.await.unwrap();
+    assert_eq!(late.refusal(), (429, "offer_budget_exhausted"));
+
+    let path = format!("/offers/{first}/accept");
+    let token = Some(SELLER_TOKEN);
+    let accept = signed(&market.seller, token, &path, &json!({}), &fresh_key());
+    let (gate, sent) = held_up(accept).await;
+    assert_eq!(market.accept(&second).await.status, 200);
+    gate.open();
+    let late = sent.await.unwrap();
+    assert_eq!(late.refusal(), (409, "listing_reserved"));
 }
 
 async fn low_offers_at_once_never_exceed_the_budget_of_their_operator(backing: Backing) {

@@ -406,6 +406,30 @@ async fn alone_a_client_that_hangs_up_anywhere_leaves_the_key_usable(backing: Ba
     assert_eq!(repeat.status, 201, "{:?}", repeat.body);
 }
 
+#[tokio::test(start_paused = true)]
+async fn alone_a_handler_that_keeps_its_request_does_not_keep_the_key() {
+    let market = Market::on(Backing::memory().await).await;
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = kept.clone();
+    let store = market.backing.store.clone();
+    let service = idempotent(
+        &market,
+        store,
+        |b| b,
+        move |request| {
+            keep.lock().unwrap().push(request);
+            async { text(201, "made") }
+        },
+    );
+    let key = fresh_key();
+    // A repeat that waited for the first would run into the end of its patience: the clock does not stand still here.
+    for _ in 0..2 {
+        let answer = send_to(&service, order(&market, &key)).await;
+        assert_eq!(answer.status, 201, "{:?}", answer.body);
+    }
+    assert_eq!(kept.lock().unwrap().len(), 1);
+}
+
 async fn alone_duplicates_at_once_execute_once(backing: Backing) {
     let market = Market::on(backing).await;
     let runs = Arc::new(AtomicUsize::new(0));
