@@ -8,7 +8,9 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use http::HeaderValue;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::Url;
 
@@ -35,14 +37,17 @@ use crate::{
         validate::Validate,
     },
     protocol::{
+        approval::Approval,
         listing::{ConfirmedTerms, Listing},
+        offer::Offer,
         policy::{Limits, OfferBudget, OfferExpiry, Policy, Tiers},
         profile,
         record::{Entry, Seal, SealError, Sealed, Subject, SubjectKind},
         terms::{PrivateTerms, PublicTerms},
+        time::Timestamp,
     },
     service::market::Market,
-    store::{CommitError, Key, Kind, Put, Store, StoreError, Unit},
+    store::{CommitError, Doc, Key, Kind, Put, Store, StoreError, Unit},
     wire::{
         crypto::{Provider, default_provider},
         jwk::{PublicKey, SigningKey},
@@ -243,13 +248,79 @@ impl Rctp {
         Subject::new(SubjectKind::Gateway, &*self.0.public_url)
     }
 
-    /// Forgets what is kept no longer: answers after 48 hours, counts after their window. Call it now and then.
+    /// Forgets what is kept no longer: answers after 48 hours, counts after their window, and what was parked once its
+    /// approval has ended, proposed terms included (binding 4.2). Call it now and then. Returns how many.
     ///
     /// # Errors
     /// When the store does not answer.
     pub async fn sweep(&self) -> Result<usize, StoreError> {
-        self.0.store.sweep(self.0.clock.now()).await
+        let now = self.0.clock.now();
+        let forgotten = self.0.store.sweep(now).await?;
+        Ok(forgotten + self.settle_overdue(now).await?)
     }
+
+    /// Writes down what time has done to documents: readers judge it from `now` anyway.
+    async fn settle_overdue(&self, now: Timestamp) -> Result<usize, StoreError> {
+        const TURN: usize = 100;
+        let mut settled = 0;
+        loop {
+            let overdue = self.0.store.due(now, TURN).await?;
+            let (found, before) = (overdue.len(), settled);
+            for doc in overdue {
+                let unit = Unit {
+                    put: vec![Put {
+                        expected: doc.version,
+                        parent: None,
+                        due: None,
+                        body: at(&doc, now)?,
+                        key: doc.key,
+                    }],
+                    ..Unit::default()
+                };
+                match self.0.store.commit(unit, self.0.seal.clone()).await {
+                    Ok(_) => settled += 1,
+                    // A request was faster; the next turn looks again.
+                    Err(CommitError::Conflict | CommitError::KeyTaken) => {}
+                    Err(CommitError::Store(error)) => return Err(error),
+                }
+            }
+            if found < TURN || settled == before {
+                return Ok(settled);
+            }
+        }
+    }
+}
+
+/// A document as it stands at `now`.
+fn at(doc: &Doc, now: Timestamp) -> Result<Bytes, StoreError> {
+    // No message of the parser: it might quote proposed terms.
+    fn read<T: DeserializeOwned>(doc: &Doc) -> Result<T, StoreError> {
+        serde_json::from_slice(&doc.body)
+            .map_err(|_| StoreError(format!("the {} is not readable", doc.key.kind.as_str())))
+    }
+    let body = match doc.key.kind {
+        Kind::Approval => {
+            let mut approval: Approval = read(doc)?;
+            approval.status = approval.status_at(now);
+            approval.body = Value::Null.into();
+            serde_json::to_vec(&approval)
+        }
+        Kind::Offer => {
+            let mut offer: Offer = read(doc)?;
+            offer.state = offer.state_at(now);
+            serde_json::to_vec(&offer)
+        }
+        Kind::Listing => {
+            let mut listing: Listing = read(doc)?;
+            listing.state = listing.state_at(now);
+            serde_json::to_vec(&listing)
+        }
+        Kind::PrivateTerms | Kind::Negotiation | Kind::Nonce | Kind::Deal => {
+            return Ok(doc.body.clone());
+        }
+    };
+    body.map(Bytes::from)
+        .map_err(|e| StoreError(format!("a document does not serialise: {e}")))
 }
 
 /// Puts RCTP together. Required: `public_url`, `operators`, `introspection`, `store`, `signing_key`.

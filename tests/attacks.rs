@@ -1221,3 +1221,70 @@ async fn what_a_stranger_claims_to_cover_is_read_once_however_often_it_is_named(
         );
     }
 }
+
+/// A bare key parses as a Dictionary whose member is true, however it is spelt; covering the member must not stand for
+/// covering the key, or a captured request could be sent again under another spelling of it.
+#[tokio::test]
+async fn a_key_that_is_covered_as_a_dictionary_member_is_not_covered() {
+    use tower_rctp::wire::signature::{Authority, Component, Message, Params, sign};
+
+    let world = World::new().await;
+    let key = "a0123456789abcdef0123456789abcdef";
+    let mut request = common::post("/offers", &common::offer_body(common::FLOOR + 1));
+    request
+        .headers_mut()
+        .insert("idempotency-key", key.parse().unwrap());
+    world.buyer.signer.sign(&mut request).unwrap();
+    request.headers_mut().remove("signature");
+    request.headers_mut().remove("signature-input");
+    let field = |name: &'static str| Component::Field(http::HeaderName::from_static(name));
+    let name = http::HeaderName::from_static("idempotency-key");
+    let components = [
+        Component::Method,
+        Component::Authority,
+        Component::Path,
+        field("ucp-agent"),
+        field("content-digest"),
+        field("content-type"),
+        Component::FieldKey(name, key.to_owned()),
+    ];
+    let authority = Authority::new("gateway.example", "https").unwrap();
+    let now = world.clock.now().secs();
+    let signed = {
+        let uri = request.uri();
+        let headers = request.headers();
+        let message = Message::request(request.method(), &authority, uri.path(), None, headers);
+        let params = Params::new(now).expires(now + 60);
+        sign(
+            &message,
+            &components,
+            &params,
+            "sig1",
+            world.buyer.signer.key(),
+        )
+        .unwrap()
+    };
+    signed.append_to(request.headers_mut());
+    let refused = world.send(request).await;
+    assert_eq!(
+        refused.refusal(),
+        (401, "signature_invalid"),
+        "{:?}",
+        refused.body
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_others_might_decode_otherwise_is_400() {
+    let world = World::new().await;
+    for (name, value) in [
+        ("content-type", "application/json; charset=utf-16"),
+        ("content-encoding", "gzip"),
+    ] {
+        let mut request = common::post("/offers", &common::offer_body(common::FLOOR + 1));
+        request.headers_mut().insert(name, value.parse().unwrap());
+        world.buyer.signer.sign(&mut request).unwrap();
+        let refused = world.send(request).await;
+        assert_eq!(refused.refusal(), (400, "invalid_request"), "{name}");
+    }
+}

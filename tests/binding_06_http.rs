@@ -702,15 +702,16 @@ async fn the_sellers_side_cannot_probe_the_floor_either(backing: Backing) {
     }
     let accepted = market.accept(&open).await;
     assert_eq!(accepted.refusal(), (429, "offer_budget_exhausted"));
-    // By another grant or mechanism of the seller's, and on another listing of theirs: the count is the seller's.
+    // By another grant or mechanism of the seller's: the count is the seller's on that listing.
     let body = json!({"price": {"amount": FLOOR, "currency": CURRENCY}});
     let unsigned = market
         .oauth_post(SELLER_UNBOUND, "/listings/lst_bicycle/price", &body)
         .await;
     assert_eq!(unsigned.refusal(), (429, "offer_budget_exhausted"));
     market.publish("lst_tandem", SELLER, public_terms()).await;
-    let elsewhere = reprice(&market, "lst_tandem", FLOOR).await;
-    assert_eq!(elsewhere.refusal(), (429, "offer_budget_exhausted"));
+    // Another listing of theirs has a floor and a count of its own, so one bad agent does not stop the next.
+    let elsewhere = reprice(&market, "lst_tandem", FLOOR - 1).await;
+    assert_eq!(elsewhere.refusal(), (422, "below_floor"));
     // The buyers' budget is none of it.
     assert_eq!(
         market.offer(FLOOR - 1).await.refusal(),

@@ -37,3 +37,17 @@ fn every_reading_names_tests_that_exist() {
         assert!(readings.contains(&format!("R{number}")), "R{number}");
     }
 }
+
+#[test]
+fn no_document_has_a_gap() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for name in [
+        "README.md",
+        "CHANGELOG.md",
+        "docs/architecture.md",
+        "docs/interpretations.md",
+    ] {
+        let text = fs::read_to_string(root.join(name)).expect("the document");
+        assert!(!text.contains("@@"), "{name}");
+    }
+}

@@ -956,10 +956,14 @@ mod policies {
     }
 
     #[test]
-    fn a_dictionary_is_covered_by_all_of_its_members() {
-        let policy = Policy::new(Coverage::new().when_present([AGENT]));
+    fn a_dictionary_is_covered_by_all_of_its_members_where_the_policy_says_so() {
+        let coverage = Coverage::new().when_present([AGENT]);
+        let whole = Policy::new(coverage.clone());
+        let policy = Policy::new(coverage.by_member([AGENT]));
         let member = |key: &str| Component::FieldKey(AGENT, key.into());
         let one = Case::get().header(AGENT, "sig1=\"https://a.example\"");
+        assert_eq!(one.verify(&[member("sig1")], &whole), not_covered(AGENT));
+        assert_eq!(one.verify(&[AGENT.into()], &whole), Ok(()));
         assert_eq!(one.verify(&[], &policy), not_covered(AGENT));
         assert_eq!(one.verify(&[AGENT.into()], &policy), Ok(()));
         assert_eq!(one.verify(&[member("sig1")], &policy), Ok(()));

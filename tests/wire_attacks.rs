@@ -36,7 +36,8 @@ fn policy() -> Policy {
         .with_query([Component::Query])
         .with_body([CONTENT_DIGEST.into(), header::CONTENT_TYPE.into()])
         .on_method(Method::POST, [IDEMPOTENCY_KEY.into()])
-        .when_present([IDEMPOTENCY_KEY, SIGNATURE_AGENT, header::AUTHORIZATION]);
+        .when_present([IDEMPOTENCY_KEY, SIGNATURE_AGENT, header::AUTHORIZATION])
+        .by_member([SIGNATURE_AGENT]);
     Policy::new(coverage).allow_tag("web-bot-auth", [dual_audience()])
 }
 

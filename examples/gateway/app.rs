@@ -88,10 +88,10 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => format!("http://{address}"),
     };
-    let key = files::signing_key(&config.signing_key, "signing_key")?;
     let store = SqliteStore::open(&config.store)
         .await
         .map_err(|e| Error::setting("store", e))?;
+    let key = files::signing_key(&config.signing_key, "signing_key")?;
     let builder = builder(&config, &public_url).store(store).signing_key(key);
     let Assembled {
         rctp,

@@ -19,7 +19,7 @@ use super::Error;
 /// Connections at a time; further ones wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 1024;
 /// How long the headers of a request may take, and how long a connection may be idle.
-const HEADERS: Duration = Duration::from_secs(30);
+const HEADERS: Duration = Duration::from_secs(10);
 /// How long requests in progress may take once the gateway stops.
 const STOP: Duration = Duration::from_secs(10);
 

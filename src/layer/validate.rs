@@ -69,7 +69,7 @@ fn read(arrived: &Arrived, row: &Operation, request: &Request<Body>) -> Result<V
     }
     if !is_json(request) {
         return Err(Refusal::invalid(
-            "the body must be JSON; send Content-Type: application/json",
+            "the body must be plain JSON in UTF-8; send Content-Type: application/json and no Content-Encoding",
         ));
     }
     let body = schema::parse(arrived.body())
@@ -79,11 +79,26 @@ fn read(arrived: &Arrived, row: &Operation, request: &Request<Body>) -> Result<V
     Ok(body)
 }
 
+/// One `Content-Type`, JSON in UTF-8 (RFC 8259 knows no other), and nothing that has to be decoded first: what is read
+/// here must be what everybody behind reads.
 fn is_json(request: &Request<Body>) -> bool {
     let mut values = request.headers().get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return false;
     };
-    let essence = value.to_str().unwrap_or_default().split(';').next();
-    essence.is_some_and(|e| e.trim().eq_ignore_ascii_case("application/json"))
+    let mut parts = value.to_str().unwrap_or_default().split(';').map(str::trim);
+    let json = parts
+        .next()
+        .is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+    let utf8 = parts.all(|parameter| match parameter.split_once('=') {
+        Some((name, value)) if name.eq_ignore_ascii_case("charset") => {
+            value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+        }
+        _ => true,
+    });
+    let encodings = request.headers().get_all(header::CONTENT_ENCODING);
+    let plain = encodings
+        .iter()
+        .all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    json && utf8 && plain
 }

@@ -83,6 +83,7 @@ pub fn coverage() -> Coverage {
             header::AUTHORIZATION,
             HeaderName::from_static("signature-agent"),
         ])
+        .by_member([HeaderName::from_static("signature-agent")])
 }
 
 /// The policy that signed requests are verified with: the coverage, `created` within ±60 s, `expires − created` at

@@ -217,7 +217,7 @@ impl Reader<'_> {
         let id = &listing.listing_id;
         let names = match self.grant {
             Some(grant) if grant.sub == listing.seller => vec![
-                format!("seller|{}", grant.sub),
+                format!("seller|{id}|{}", grant.sub),
                 format!("seller-operator|{id}|{operator}"),
             ],
             _ => vec![

@@ -77,6 +77,11 @@ impl Policy {
         &self.singletons
     }
 
+    /// Whether the members of this header may stand for it.
+    pub(super) fn covered_by_member(&self, header: &HeaderName) -> bool {
+        self.coverage.by_member.contains(header)
+    }
+
     /// What this message has to cover.
     pub(super) fn required<'a>(
         &'a self,
@@ -102,8 +107,8 @@ impl Policy {
 
 /// Which components have to be covered, and when.
 ///
-/// A header counts as covered by its own component, or, if it is a Dictionary, by the `;key="…"`
-/// components of all its members.
+/// A header counts as covered by its own component. Where [`Coverage::by_member`] names it, the `;key="…"` components
+/// of all its members do too; elsewhere they do not, since they bind what a Dictionary says and not how it is spelt.
 ///
 /// ```
 /// use http::{HeaderName, Method, header};
@@ -120,6 +125,7 @@ impl Policy {
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     rules: Vec<(When, Component)>,
+    by_member: Vec<HeaderName>,
 }
 
 #[derive(Clone, Debug)]
@@ -170,6 +176,13 @@ impl Coverage {
     #[must_use]
     pub fn when_present(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         self.add(&When::Present, headers.into_iter().map(Component::Field))
+    }
+
+    /// Headers that are Dictionaries and read as such, which may also be covered member by member.
+    #[must_use]
+    pub fn by_member(mut self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.by_member.extend(headers);
+        self
     }
 
     fn add(mut self, when: &When, components: impl IntoIterator<Item = Component>) -> Self {

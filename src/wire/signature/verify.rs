@@ -48,7 +48,7 @@ impl Presented {
         }
 
         for required in policy.required(message, body.is_some()).chain(for_tag) {
-            if !covers(self.components(), required, message) {
+            if !covers(self.components(), required, message, policy) {
                 return Err(SignatureError::NotCovered(required.clone()));
             }
         }
@@ -270,15 +270,22 @@ impl From<BadSignature> for SignatureError {
     }
 }
 
-/// Whether a required component is covered: by itself or, for a header that is a Dictionary, by all of its
-/// members.
-fn covers(covered: &[Component], required: &Component, message: &Message<'_>) -> bool {
+/// Whether a required component is covered: by itself or, for a header that the policy lets be, by all of its members.
+fn covers(
+    covered: &[Component],
+    required: &Component,
+    message: &Message<'_>,
+    policy: &Policy,
+) -> bool {
     if covered.contains(required) {
         return true;
     }
     let Component::Field(field) = required else {
         return false;
     };
+    if !policy.covered_by_member(field) {
+        return false;
+    }
     let key_is_covered = |key: &str| {
         covered.iter().any(
             |component| matches!(component, Component::FieldKey(name, this) if name == field && this == key),
