@@ -299,6 +299,16 @@ impl Config {
                 ),
             ));
         }
+        let mut profiles = std::collections::HashSet::new();
+        if let Some(twice) = self.operators.iter().find(|o| !profiles.insert(&o.profile)) {
+            return Err(Error::setting(
+                "operators",
+                format!(
+                    "`{}` is there twice; write one [[operators]] with all of its clients and roles",
+                    twice.profile
+                ),
+            ));
+        }
         if !self.dev && self.operators.is_empty() {
             return Err(Error::setting(
                 "operators",

@@ -89,6 +89,10 @@ fn every_wrong_setting_is_named_with_what_to_write() {
         ("dev = true\n[offer_expiry]\ndefault_seconds = 9\nmax_seconds = 8".into(), &["offer_expiry.default_seconds"]),
         (no_key, &["signing_key", "PEM"]),
         ("[[operators]]\nclients = []".into(), &["operators[0]", "profile"]),
+        (
+            "dev = true\n[[operators]]\nprofile = 'https://a.example/p'\n[[operators]]\nprofile = 'https://a.example/p'".into(),
+            &["operators", "https://a.example/p", "twice"],
+        ),
         ("[[operators]]\nprofile = 'p'\nroles = ['judge']".into(), &["operators[0].roles[0]", "funds_holder"]),
         (
             format!("public_url = 'https://g.example'\n[authorization_server]\n{server}"),
