@@ -13,7 +13,6 @@ mod site;
 
 use std::{
     net::TcpListener,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -891,33 +890,5 @@ async fn proxies_of_the_environment_are_not_used() {
         assert_eq!(fetched.body, "{}");
         return;
     }
-    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
-    proxy.set_nonblocking(true).unwrap();
-    let url = format!("http://{}", proxy.local_addr().unwrap());
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child
-        .args(["--exact", "proxies_of_the_environment_are_not_used"])
-        .env(CHILD, "1")
-        .env_remove("NO_PROXY")
-        .env_remove("no_proxy");
-    for name in [
-        "HTTP_PROXY",
-        "http_proxy",
-        "HTTPS_PROXY",
-        "https_proxy",
-        "ALL_PROXY",
-        "all_proxy",
-    ] {
-        child.env(name, &url);
-    }
-    let child = tokio::task::spawn_blocking(move || child.output().unwrap())
-        .await
-        .unwrap();
-    let text = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && text.contains("1 passed"),
-        "{text}"
-    );
-    let nobody = proxy.accept().map(drop).map_err(|e| e.kind());
-    assert_eq!(nobody, Err(std::io::ErrorKind::WouldBlock));
+    loopback::passes_beside_a_proxy("proxies_of_the_environment_are_not_used", CHILD).await;
 }

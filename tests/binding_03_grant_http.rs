@@ -11,7 +11,7 @@ mod loopback;
 #[path = "common/signing.rs"]
 mod signing;
 
-use std::{net::TcpListener, process::Command, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use authorization_server::{AuthorizationServer, Mood};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -232,35 +232,7 @@ async fn no_proxy_of_the_environment_gets_to_see_a_token() {
         assert_eq!(answer.status, 200, "{:?}", answer.body);
         return;
     }
-    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
-    proxy.set_nonblocking(true).unwrap();
-    let url = format!("http://{}", proxy.local_addr().unwrap());
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child
-        .args(["--exact", "no_proxy_of_the_environment_gets_to_see_a_token"])
-        .env(CHILD, "1")
-        .env_remove("NO_PROXY")
-        .env_remove("no_proxy");
-    for name in [
-        "HTTP_PROXY",
-        "http_proxy",
-        "HTTPS_PROXY",
-        "https_proxy",
-        "ALL_PROXY",
-        "all_proxy",
-    ] {
-        child.env(name, &url);
-    }
-    let child = tokio::task::spawn_blocking(move || child.output().unwrap())
-        .await
-        .unwrap();
-    let text = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && text.contains("1 passed"),
-        "{text}"
-    );
-    let nobody = proxy.accept().map(drop).map_err(|e| e.kind());
-    assert_eq!(nobody, Err(std::io::ErrorKind::WouldBlock));
+    loopback::passes_beside_a_proxy("no_proxy_of_the_environment_gets_to_see_a_token", CHILD).await;
 }
 
 // The checks, in their order.

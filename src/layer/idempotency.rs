@@ -145,7 +145,7 @@ impl Step for Idempotency {
         if request.method() != Method::POST {
             return Box::pin(next.run(request)).await;
         }
-        let (arrived, request) = match Arrived::of(request, BODY_LIMIT).await {
+        let (arrived, mut request) = match Arrived::of(request, BODY_LIMIT).await {
             Ok(arrived) => arrived,
             Err(refusal) => return Ok(refuse(&refusal)),
         };
@@ -154,45 +154,37 @@ impl Step for Idempotency {
             Ok(held) => held,
             Err(refusal) => return Ok(refuse(&refusal)),
         };
-        // A lost race with another process sends us round again; twice is enough to find its answer.
-        for _ in 0..2 {
-            let executing = match Box::pin(config.begin(&held)).await {
-                Ok(Begun::Ours(executing)) => executing,
-                Ok(Begun::Answered(response)) => return Ok(response),
-                Err(refusal) => return Ok(refuse(&refusal)),
-            };
-            let mut request = again(&request, &arrived);
-            request.extensions_mut().insert(held.clone());
-            request.extensions_mut().insert(executing.clone());
-            let response = if config.in_stack {
-                config
-                    .settled_within(&held, Box::pin(next.clone().run(request)))
-                    .await
-            } else {
-                let this = self.clone();
-                Box::pin(this.detached(held.clone(), executing.clone(), request, next.clone()))
-                    .await
-            };
-            // Whoever kept the request must not keep the key.
-            executing.end();
-            let response = response?;
-            if response.extensions().get::<KeyTaken>().is_none() {
-                return Ok(response);
-            }
+        let executing = match Box::pin(config.begin(&held)).await {
+            Ok(Begun::Ours(executing)) => executing,
+            Ok(Begun::Answered(response)) => return Ok(response),
+            Err(refusal) => return Ok(refuse(&refusal)),
+        };
+        request.extensions_mut().insert(held.clone());
+        request.extensions_mut().insert(executing.clone());
+        let response = if config.in_stack {
+            config
+                .settled_within(&held, Box::pin(next.run(request)))
+                .await
+        } else {
+            let this = self.clone();
+            Box::pin(this.detached(held.clone(), executing.clone(), request, next)).await
+        };
+        // Whoever kept the request must not keep the key.
+        executing.end();
+        let response = response?;
+        if response.extensions().get::<KeyTaken>().is_none() {
+            return Ok(response);
         }
-        Ok(refuse(&taken_elsewhere()))
+        // Another process was faster: its answer is the answer.
+        Ok(match Box::pin(config.begin(&held)).await {
+            Ok(Begun::Answered(response)) => response,
+            Ok(Begun::Ours(executing)) => {
+                executing.end();
+                refuse(&taken_elsewhere())
+            }
+            Err(refusal) => refuse(&refusal),
+        })
     }
-}
-
-/// The same request once more.
-fn again(request: &Request<Body>, arrived: &Arrived) -> Request<Body> {
-    let mut copy = Request::new(Body::from(arrived.body().clone()));
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    *copy.extensions_mut() = request.extensions().clone();
-    copy
 }
 
 enum Begun {

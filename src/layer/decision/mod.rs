@@ -201,10 +201,6 @@ impl Config {
             now,
         );
         match verdict {
-            Verdict::Refuse(refusal) if refusal.reason().is_none() => {
-                // A protocol error is no decision; Idempotency keeps the answer.
-                Ok(Turn::Answer(refuse(&refusal)))
-            }
             Verdict::Refuse(refusal) => self.forbid(asked, loaded, refusal, now).await,
             Verdict::Ask { expires_at } => self.park(asked, loaded, expires_at, now).await,
             Verdict::Auto => self.carry(asked, loaded, now).map(Turn::Carry),
@@ -325,6 +321,7 @@ impl Config {
         now: Timestamp,
     ) -> Result<Turn, Refusal> {
         let Some(decision) = refusal.decision() else {
+            // A protocol error is no decision; Idempotency keeps the answer.
             return Ok(Turn::Answer(refuse(&refusal)));
         };
         let response = refusal.to_response();
