@@ -377,6 +377,11 @@ impl SigningKey {
         self.sign.sign(message)
     }
 
+    /// What other keys are derived from.
+    pub(super) fn secret(&self) -> Result<Zeroizing<[u8; 32]>, SigningFailed> {
+        self.sign.secret()
+    }
+
     fn new(sign: Arc<dyn Sign>, provider: &dyn Provider) -> Result<Self, BadKey> {
         let point = sign.public_point();
         let verify = provider.verifying_key(Algorithm::Es256, &point)?;

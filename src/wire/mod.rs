@@ -7,6 +7,7 @@
 //! | [`jwk`] | JWK Sets, thumbprints, signing keys | RFC 7517, 7518, 7638, 8037 |
 //! | [`jws`] | compact JWS, attached and detached | RFC 7515 |
 //! | [`jcs`] | canonical JSON | RFC 8785 |
+//! | [`sealed`] | texts that only the gateway can read | RFC 5869, 8439 |
 //! | [`signature`] | HTTP message signatures | RFC 9421 |
 //!
 //! Three rules hold throughout: a key is parsed once and decides the algorithm, a body is hashed once
@@ -17,6 +18,7 @@ pub mod digest;
 pub mod jcs;
 pub mod jwk;
 pub mod jws;
+pub mod sealed;
 pub mod signature;
 
 use base64::{

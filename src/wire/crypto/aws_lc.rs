@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aws_lc_rs::{
+    encoding::{AsBigEndian, EcPrivateKeyBin},
     rand::SystemRandom,
     signature::{
         ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED, ED25519,
@@ -99,5 +100,19 @@ impl Sign for Signing {
     fn to_pkcs8(&self) -> Result<Zeroizing<Vec<u8>>, SigningFailed> {
         let document = self.pair.to_pkcs8v1().map_err(|_| SigningFailed)?;
         Ok(Zeroizing::new(document.as_ref().to_vec()))
+    }
+
+    fn secret(&self) -> Result<Zeroizing<[u8; 32]>, SigningFailed> {
+        let number: EcPrivateKeyBin<'_> = self
+            .pair
+            .private_key()
+            .as_be_bytes()
+            .map_err(|_| SigningFailed)?;
+        let mut secret = Zeroizing::new([0; 32]);
+        if number.as_ref().len() != secret.len() {
+            return Err(SigningFailed);
+        }
+        secret.copy_from_slice(number.as_ref());
+        Ok(secret)
     }
 }

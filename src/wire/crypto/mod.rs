@@ -80,6 +80,14 @@ pub trait Sign: Send + Sync {
     ///
     /// [`SigningFailed`] if the library cannot encode it.
     fn to_pkcs8(&self) -> Result<Zeroizing<Vec<u8>>, SigningFailed>;
+
+    /// The secret number in that document, 32 bytes, big-endian. It is the same whichever library holds the key, as
+    /// the document is not.
+    ///
+    /// # Errors
+    ///
+    /// [`SigningFailed`] if the library cannot give it.
+    fn secret(&self) -> Result<Zeroizing<[u8; 32]>, SigningFailed>;
 }
 
 /// What a key can verify. Signing is ES256 only.

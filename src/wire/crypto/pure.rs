@@ -105,4 +105,8 @@ impl Sign for p256::ecdsa::SigningKey {
         let document = self.to_pkcs8_der().map_err(|_| SigningFailed)?;
         Ok(document.to_bytes())
     }
+
+    fn secret(&self) -> Result<Zeroizing<[u8; 32]>, SigningFailed> {
+        Ok(Zeroizing::new(self.to_bytes().into()))
+    }
 }
