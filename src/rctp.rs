@@ -315,7 +315,7 @@ fn at(doc: &Doc, now: Timestamp) -> Result<Bytes, StoreError> {
             listing.state = listing.state_at(now);
             serde_json::to_vec(&listing)
         }
-        Kind::PrivateTerms | Kind::Negotiation | Kind::Nonce | Kind::Deal => {
+        Kind::PrivateTerms | Kind::Negotiation | Kind::Nonce | Kind::Deal | Kind::Passkey => {
             return Ok(doc.body.clone());
         }
     };

@@ -46,11 +46,13 @@ pub enum Kind {
     Nonce,
     /// A deal; its parent is the listing.
     Deal,
+    /// A seller's passkey; the id is the credential's in base64url, its parent is the seller.
+    Passkey,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Listing,
         Kind::PrivateTerms,
         Kind::Offer,
@@ -58,6 +60,7 @@ impl Kind {
         Kind::Approval,
         Kind::Nonce,
         Kind::Deal,
+        Kind::Passkey,
     ];
 
     /// The kind as stores write it.
@@ -70,6 +73,7 @@ impl Kind {
             Kind::Approval => "approval",
             Kind::Nonce => "nonce",
             Kind::Deal => "deal",
+            Kind::Passkey => "passkey",
         }
     }
 }

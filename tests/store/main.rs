@@ -63,6 +63,7 @@ every_store! {
     documents_are_listed_by_id_under_their_first_parent,
     a_list_is_read_page_by_page,
     names_are_compared_byte_by_byte,
+    every_kind_is_kept_apart,
     the_longest_overdue_comes_first,
     a_write_changes_when_a_document_is_due,
     a_window_has_the_events_after_a_point,
@@ -286,6 +287,36 @@ async fn names_are_compared_byte_by_byte(store: Shared) {
     assert_eq!(listed(&store, "A'\"%_\0", None, 99).await, [""; 0]);
     for id in ids {
         assert_eq!(version(&store, id).await, 1, "{id:?}");
+    }
+}
+
+async fn every_kind_is_kept_apart(store: Shared) {
+    let of = |kind: Kind| Put {
+        key: Key::new(kind, "a"),
+        parent: Some("parent".into()),
+        body: kind.as_str().into(),
+        ..put("a", 0)
+    };
+    let unit = Unit {
+        put: Kind::ALL.map(of).into(),
+        ..Unit::default()
+    };
+    commit(&store, unit).await.expect("committed");
+
+    for kind in Kind::ALL {
+        let [loaded] = &store.load(vec![Key::new(kind, "a")]).await.expect("loaded")[..] else {
+            panic!("one document");
+        };
+        let doc = loaded.as_ref().expect("a document");
+        assert_eq!(
+            (doc.key.kind, &doc.body[..]),
+            (kind, kind.as_str().as_bytes())
+        );
+        let listed = store
+            .list(kind, "parent".into(), None, 9)
+            .await
+            .expect("listed");
+        assert_eq!(listed, std::slice::from_ref(doc), "{kind:?}");
     }
 }
 
