@@ -78,4 +78,4 @@ pub mod service;
 pub mod store;
 pub mod wire;
 
-pub use rctp::{BuildError, Rctp, RctpBuilder, RctpLayer};
+pub use rctp::{BuildError, LifecycleError, Rctp, RctpBuilder, RctpLayer};

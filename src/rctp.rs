@@ -17,6 +17,7 @@ use url::Url;
 use crate::{
     layer::{
         admit::Admit,
+        approve::{self, Approve, Approver},
         arrive::{Arrive, BODY_LIMIT},
         authenticate::{
             self, Authenticate, Mechanisms,
@@ -37,12 +38,12 @@ use crate::{
         validate::Validate,
     },
     protocol::{
-        approval::Approval,
-        listing::{ConfirmedTerms, Listing},
+        approval::{Approval, ApprovalStatus},
+        listing::{ConfirmedTerms, Listing, ListingState},
         offer::Offer,
         policy::{Limits, OfferBudget, OfferExpiry, Policy, Tiers},
         profile,
-        record::{Entry, Seal, SealError, Sealed, Subject, SubjectKind},
+        record::{Entry, Event, Seal, SealError, Sealed, Subject, SubjectKind},
         terms::{PrivateTerms, PublicTerms},
         time::Timestamp,
     },
@@ -51,9 +52,13 @@ use crate::{
     wire::{
         crypto::{Provider, default_provider},
         jwk::{PublicKey, SigningKey},
+        sealed::Sealer,
         signature::Authority,
     },
 };
+
+/// What the key that keeps parked access tokens is derived for (R25).
+const PARKED_TOKENS: &str = "tower-rctp parked access tokens";
 
 /// The whole stack as one layer.
 pub type RctpLayer = Stack<(
@@ -62,7 +67,10 @@ pub type RctpLayer = Stack<(
         Authenticate,
         (
             Admit,
-            (Record, (CheckGrant, (Validate, (Idempotency, Decide)))),
+            (
+                Approve,
+                (Record, (CheckGrant, (Validate, (Idempotency, Decide)))),
+            ),
         ),
     ),
 )>;
@@ -76,6 +84,7 @@ struct Parts {
     layered: AtomicBool,
     arrive: Arrive,
     authenticate: Authenticate,
+    approve: Approve,
     record: Record,
     grant: CheckGrant,
     idempotency: Idempotency,
@@ -131,11 +140,16 @@ impl Rctp {
         Stack::new((arrive.clone(), (self.0.authenticate.clone(), Admit)))
     }
 
-    /// The second of the four layers: may it still act for them, and is the body well-formed? Refusals from here on
-    /// enter the record.
-    pub fn grant(&self) -> Stack<Part<(Record, (CheckGrant, Validate))>> {
-        let Parts { record, grant, .. } = &*self.0;
-        self.part((record.clone(), (grant.clone(), Validate)))
+    /// The second of the four layers: may it still act for them, and is the body well-formed? What the seller approves
+    /// goes on from here as it was asked. Refusals from here on enter the record.
+    pub fn grant(&self) -> Stack<Part<(Approve, (Record, (CheckGrant, Validate)))>> {
+        let Parts {
+            approve,
+            record,
+            grant,
+            ..
+        } = &*self.0;
+        self.part((approve.clone(), (record.clone(), (grant.clone(), Validate))))
     }
 
     /// The third of the four layers: has this happened already? The decision inside it settles the key.
@@ -221,6 +235,123 @@ impl Rctp {
         Ok(listing)
     }
 
+    /// Puts a draft on sale.
+    ///
+    /// # Errors
+    /// When there is no such listing, or it is no draft.
+    pub async fn activate(&self, listing_id: &str) -> Result<Listing, LifecycleError> {
+        self.move_listing(listing_id, |listing, _| match listing.state {
+            ListingState::Draft => Ok((ListingState::Active, Vec::new())),
+            _ => Err(LifecycleError::State(listing.state.name())),
+        })
+        .await
+    }
+
+    /// Takes a listing back: the seller's own act on the marketplace, no agent's. Offers on it can no longer be accepted;
+    /// a checkout that was given for it is 403 `not_in_scope` from now on (binding 5.3). The withdrawal enters the
+    /// record: the listing's chain, and that of the accepted offer's negotiation.
+    ///
+    /// # Errors
+    /// When there is no such listing, or it is sold or withdrawn already.
+    pub async fn withdraw(&self, listing_id: &str) -> Result<Listing, LifecycleError> {
+        let accepted = |offer_id: String| async move {
+            let key = Key::new(Kind::Offer, offer_id);
+            let doc = self.0.store.load(vec![key]).await?.into_iter().flatten();
+            let offer = doc
+                .map(|doc| serde_json::from_slice::<Offer>(&doc.body))
+                .next();
+            offer
+                .transpose()
+                .map_err(|_| StoreError("the offer is not readable".into()))
+        };
+        // Which offer it is reserved for cannot change without the listing's version.
+        let listing = self.listing(listing_id).await?.map(|(listing, _)| listing);
+        let offer = match listing.map(|l| l.state_at(self.0.clock.now())) {
+            Some(ListingState::Reserved { offer_id, .. }) => accepted(offer_id).await?,
+            _ => None,
+        };
+        self.move_listing(listing_id, |listing, now| {
+            if let ListingState::Sold { .. } | ListingState::Withdrawn = listing.state {
+                return Err(LifecycleError::State(listing.state.name()));
+            }
+            let entry = |subject| {
+                let mut entry = Entry::event(subject, now, Event::ListingWithdrawn);
+                entry.listing_id = Some(listing.listing_id.clone());
+                entry.terms_commitment = listing.terms.as_ref().map(|t| t.commitment.clone());
+                entry
+            };
+            let mut entries = vec![entry(Subject::new(
+                SubjectKind::Listing,
+                &*listing.listing_id,
+            ))];
+            if let ListingState::Reserved { offer_id, .. } = listing.state_at(now) {
+                let offer = offer.as_ref().filter(|o| o.offer_id == offer_id);
+                let offer = offer.ok_or(LifecycleError::Changing)?;
+                let mut entry = entry(Subject::new(
+                    SubjectKind::Negotiation,
+                    &*offer.negotiation_id,
+                ));
+                entry.offer_id = Some(offer_id);
+                entries.push(entry);
+            }
+            Ok((ListingState::Withdrawn, entries))
+        })
+        .await
+    }
+
+    async fn listing(&self, listing_id: &str) -> Result<Option<(Listing, Doc)>, StoreError> {
+        let key = Key::new(Kind::Listing, listing_id);
+        let doc = self
+            .0
+            .store
+            .load(vec![key])
+            .await?
+            .into_iter()
+            .flatten()
+            .next();
+        doc.map(|doc| {
+            let listing = serde_json::from_slice(&doc.body);
+            let listing = listing.map_err(|_| StoreError("the listing is not readable".into()))?;
+            Ok((listing, doc))
+        })
+        .transpose()
+    }
+
+    async fn move_listing(
+        &self,
+        listing_id: &str,
+        to: impl Fn(&Listing, Timestamp) -> Result<(ListingState, Vec<Entry>), LifecycleError>,
+    ) -> Result<Listing, LifecycleError> {
+        const ATTEMPTS: usize = 16;
+        for _ in 0..ATTEMPTS {
+            let (listing, doc) = self
+                .listing(listing_id)
+                .await?
+                .ok_or(LifecycleError::NoListing)?;
+            let (state, entries) = to(&listing, self.0.clock.now())?;
+            let moved = Listing { state, ..listing };
+            let unit = Unit {
+                put: vec![Put {
+                    key: doc.key,
+                    expected: doc.version,
+                    parent: None,
+                    due: None,
+                    body: serde_json::to_vec(&moved)
+                        .expect("our documents serialise")
+                        .into(),
+                }],
+                entries,
+                ..Unit::default()
+            };
+            match self.0.store.commit(unit, self.0.seal.clone()).await {
+                Ok(_) => return Ok(moved),
+                Err(CommitError::Conflict | CommitError::KeyTaken) => {}
+                Err(CommitError::Store(error)) => return Err(error.into()),
+            }
+        }
+        Err(LifecycleError::Changing)
+    }
+
     /// A chain of the record, whole, for [`verify_chain`](crate::protocol::record::verify_chain).
     ///
     /// # Errors
@@ -267,14 +398,16 @@ impl Rctp {
             let overdue = self.0.store.due(now, TURN).await?;
             let (found, before) = (overdue.len(), settled);
             for doc in overdue {
+                let (body, entries) = at(&doc, now)?;
                 let unit = Unit {
                     put: vec![Put {
                         expected: doc.version,
                         parent: None,
                         due: None,
-                        body: at(&doc, now)?,
+                        body,
                         key: doc.key,
                     }],
+                    entries,
                     ..Unit::default()
                 };
                 match self.0.store.commit(unit, self.0.seal.clone()).await {
@@ -291,19 +424,41 @@ impl Rctp {
     }
 }
 
-/// A document as it stands at `now`.
-fn at(doc: &Doc, now: Timestamp) -> Result<Bytes, StoreError> {
+/// Why a listing was not moved. It is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LifecycleError {
+    /// There is none of this id.
+    #[error("there is no such listing")]
+    NoListing,
+    /// It is in a state that this does not start from.
+    #[error("the listing is {0}")]
+    State(&'static str),
+    /// Agents act on it just now; try again.
+    #[error("the listing is being changed just now; try again")]
+    Changing,
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A document as it stands at `now`, and what the record must say of that: an approval that nobody answered is a decline
+/// (INV-2).
+fn at(doc: &Doc, now: Timestamp) -> Result<(Bytes, Vec<Entry>), StoreError> {
     // No message of the parser: it might quote proposed terms.
     fn read<T: DeserializeOwned>(doc: &Doc) -> Result<T, StoreError> {
         serde_json::from_slice(&doc.body)
             .map_err(|_| StoreError(format!("the {} is not readable", doc.key.kind.as_str())))
     }
+    let mut entries = Vec::new();
     let body = match doc.key.kind {
         Kind::Approval => {
-            let mut approval: Approval = read(doc)?;
-            approval.status = approval.status_at(now);
-            approval.body = Value::Null.into();
-            serde_json::to_vec(&approval)
+            let approval: Approval = read(doc)?;
+            if approval.status_at(now) == ApprovalStatus::Expired {
+                entries.push(approval.declined_entry(now));
+            }
+            let status = approval.status_at(now);
+            let outcome = approval.outcome.clone();
+            serde_json::to_vec(&approval.ended(status, outcome))
         }
         Kind::Offer => {
             let mut offer: Offer = read(doc)?;
@@ -315,11 +470,16 @@ fn at(doc: &Doc, now: Timestamp) -> Result<Bytes, StoreError> {
             listing.state = listing.state_at(now);
             serde_json::to_vec(&listing)
         }
-        Kind::PrivateTerms | Kind::Negotiation | Kind::Nonce | Kind::Deal | Kind::Passkey => {
-            return Ok(doc.body.clone());
+        Kind::PrivateTerms
+        | Kind::Negotiation
+        | Kind::Nonce
+        | Kind::Deal
+        | Kind::Passkey
+        | Kind::Question => {
+            return Ok((doc.body.clone(), entries));
         }
     };
-    body.map(Bytes::from)
+    body.map(|body| (Bytes::from(body), entries))
         .map_err(|e| StoreError(format!("a document does not serialise: {e}")))
 }
 
@@ -340,6 +500,7 @@ pub struct RctpBuilder {
     ids: Arc<dyn Ids>,
     provider: &'static dyn Provider,
     reconcile: Option<Arc<dyn Reconcile>>,
+    approver: Option<Arc<dyn Approver>>,
     body_limit: usize,
     dev: bool,
 }
@@ -366,6 +527,7 @@ impl Default for RctpBuilder {
             ids: Arc::new(RandomIds),
             provider: default_provider(),
             reconcile: None,
+            approver: None,
             body_limit: BODY_LIMIT,
             dev: false,
         }
@@ -510,6 +672,13 @@ impl RctpBuilder {
         self
     }
 
+    /// Knows sellers' browsers and passkeys in another way than the hosted pages do; serves
+    /// `POST /approvals/{id}/response`. Without one, what is parked can only expire.
+    pub fn approve_with(mut self, approver: impl Approver) -> Self {
+        self.approver = Some(Arc::new(approver));
+        self
+    }
+
     /// The limit of a request's body in bytes; 256 KiB by default. More is 413.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;
@@ -624,7 +793,21 @@ impl RctpBuilder {
                 .map_err(|e| BuildError(format!("former_key is not usable: {e}")))?;
             verifying.push(key);
         }
+        let parking = || {
+            Sealer::from_signing_key(&key, PARKED_TOKENS)
+                .map_err(|e| BuildError(format!("signing_key: it cannot keep parked tokens: {e}")))
+        };
+        let approve = Approve::new(approve::Config {
+            approver: self.approver.clone(),
+            store: store.clone(),
+            seal: seal.clone(),
+            clock: self.clock.clone(),
+            sealer: parking()?,
+            origin: public.origin.clone(),
+            prefix: public.prefix.clone(),
+        });
         let decide = Decide::new(decision::Config {
+            sealer: parking()?,
             store: store.clone(),
             seal: seal.clone(),
             keys: verifying,
@@ -635,7 +818,7 @@ impl RctpBuilder {
             public_url: public_url.clone(),
             gateway,
         });
-        let arrive = Arrive::new(public.prefix, self.body_limit);
+        let arrive = Arrive::new(public.prefix, self.body_limit, self.approver.is_some());
         let record = Record::new(recorder);
         let layer = Stack::new((
             arrive.clone(),
@@ -644,10 +827,13 @@ impl RctpBuilder {
                 (
                     Admit,
                     (
-                        record.clone(),
+                        approve.clone(),
                         (
-                            grant.clone(),
-                            (Validate, (idempotency.clone(), decide.clone())),
+                            record.clone(),
+                            (
+                                grant.clone(),
+                                (Validate, (idempotency.clone(), decide.clone())),
+                            ),
                         ),
                     ),
                 ),
@@ -658,6 +844,7 @@ impl RctpBuilder {
             layered: AtomicBool::new(false),
             arrive,
             authenticate,
+            approve,
             record,
             grant,
             idempotency,
@@ -701,6 +888,9 @@ impl RctpBuilder {
             ("offer_expiry.max_seconds", expiry.max_seconds),
             ("limits.approval_seconds", limits.approval_seconds),
             ("limits.checkout_seconds", limits.checkout_seconds),
+            ("limits.asks_per_listing", limits.asks_per_listing),
+            ("limits.asks_per_agent", limits.asks_per_agent),
+            ("limits.questions_per_agent", limits.questions_per_agent),
         ];
         if let Some((name, _)) = positive.into_iter().find(|(_, n)| *n == 0) {
             return Err(BuildError(format!("{name} is 0; write at least 1")));
@@ -743,6 +933,7 @@ impl RctpBuilder {
             })?);
         }
         Ok(Public {
+            origin: url.origin().ascii_serialization(),
             prefix: url.path().trim_end_matches('/').to_owned(),
             url: url.as_str().trim_end_matches('/').to_owned(),
             authorities,
@@ -837,6 +1028,7 @@ fn is_term_set(name: &str) -> bool {
 /// What the public URL says.
 struct Public {
     url: String,
+    origin: String,
     prefix: String,
     authorities: Vec<Authority>,
 }

@@ -20,6 +20,7 @@ use tower_rctp::protocol::{
     operation::{FloorRule, Op, Operation, Side, TABLE, TierRule, Verb},
     policy::{OfferBudget, Policy, Tier, Tiers},
     profile::Duties,
+    record::{Entry, Subject, SubjectKind},
     refusal::{Code, ProtocolError, Reason, Refusal},
     terms::{BuyerRequirements, Floor, FulfillmentOption, PrivateTerms, PublicTerms},
     time::Timestamp,
@@ -2072,6 +2073,7 @@ fn deal() -> Deal {
         buyer_operator: BUYER_OPERATOR.into(),
         seller: SELLER.into(),
         created_at: NOW.plus(-60),
+        committed_to_ship_at: None,
     }
 }
 
@@ -2083,6 +2085,8 @@ fn approval() -> Approval {
         operation: Op::AcceptOffer,
         target: Some("off_1".into()),
         body: serde_json::json!({}).into(),
+        token: None,
+        draft: None,
         seller: SELLER.into(),
         asked_by: Asker {
             operator: SELLER_OPERATOR.into(),
@@ -2090,8 +2094,17 @@ fn approval() -> Approval {
             authenticated_by: Mechanism::HttpSignature,
         },
         details: serde_json::json!({}),
+        display: serde_json::json!({}),
+        asked: Box::new(Entry::new(
+            Subject::new(SubjectKind::Negotiation, "neg_1"),
+            NOW.plus(-60),
+            Op::AcceptOffer,
+            Decision::Auto,
+            &Caller::signed(SELLER_OPERATOR, thumbprint('A')),
+        )),
         created_at: NOW.plus(-60),
         expires_at: NOW.plus(840),
+        outcome: None,
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use tower_rctp::{
     protocol::{
-        approval::{Approval, ApprovalStatus, Asker},
+        approval::{Approval, ApprovalStatus, Asker, Outcome},
         caller::{Agent, Caller, Mechanism},
         deal::{Checkout, Deal},
         decision::{Decision, NewListing, NewOffer, OnTimeout},
@@ -21,7 +21,7 @@ use tower_rctp::{
         operation::{Op, TABLE, TierRule, Verb},
         policy::{Policy, Tiers},
         profile,
-        record::{Entry, FIRST_PREV_HASH, Seal, Subject, SubjectKind},
+        record::{Entry, Event, FIRST_PREV_HASH, Seal, Subject, SubjectKind},
         refusal::{ProtocolError, Reason, Refusal},
         schema::{FILES, parse, validate},
         terms::{BuyerRequirements, FulfillmentOption, PublicTerms},
@@ -641,6 +641,7 @@ fn every_entry_of_the_record_fits_its_schema() {
                 for row in &TABLE {
                     let entry = Entry::new(subject.clone(), NOW, row.op, decision.clone(), caller);
                     let full = Entry {
+                        approval_id: Some("apr_1".into()),
                         listing_id: Some("lst_1".into()),
                         offer_id: Some("off_1".into()),
                         terms_commitment: Some(hash()),
@@ -661,6 +662,23 @@ fn every_entry_of_the_record_fits_its_schema() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_event_of_the_marketplace_is_an_entry_without_a_call() {
+    let key = SigningKey::generate().unwrap();
+    let subject = Subject::new(SubjectKind::Listing, "lst_1");
+    let entry = entry_of(&key, &Entry::event(subject, NOW, Event::ListingWithdrawn));
+    fits("attestation-entry", &entry);
+    for (member, value) in [
+        ("decision", json!({"decision": "auto"})),
+        ("operation", json!("accept_offer")),
+        ("agent_profile", json!("https://agent.example/ucp")),
+    ] {
+        let mut both = entry.clone();
+        both[member] = value;
+        assert!(!validator("attestation-entry").is_valid(&both), "{member}");
     }
 }
 
@@ -1061,6 +1079,10 @@ fn requests() -> Vec<(&'static str, Value)> {
                 "expires_at": "2026-11-02T10:00:00.5+01:00",
             }),
         ),
+        (
+            "approval-response",
+            json!({"decision": "approve", "credential": {"id": "AA"}, "terms_commitment": hash()}),
+        ),
         ("question-request", json!({"text": "Is it still there?"})),
     ];
     let bodies: BTreeSet<&str> = TABLE.iter().filter_map(|row| row.body).collect();
@@ -1270,6 +1292,7 @@ fn deal() -> Deal {
         buyer_operator: "https://agent.example/ucp".into(),
         seller: "pw_1".into(),
         created_at: NOW,
+        committed_to_ship_at: None,
     }
 }
 
@@ -1289,6 +1312,8 @@ fn approvals() -> Vec<Approval> {
             operation,
             target: Some("off_1".into()),
             body: json!({}).into(),
+            token: None,
+            draft: None,
             seller: "pw_1".into(),
             asked_by: Asker {
                 operator: "https://agent.example/ucp".into(),
@@ -1298,10 +1323,34 @@ fn approvals() -> Vec<Approval> {
             details: json!({
                 "type": tower_rctp::protocol::approval::DETAILS_TYPE, "approval_id": "apr_1", "nonce": "A".repeat(22),
                 "action": verb, "subject": {"type": "offer", "id": "off_1"}, "deal_terms": deal_terms(),
-                "expires_at": NOW,
+                "request_hash": hash(), "expires_at": NOW,
             }),
+            display: json!({"operator": "https://agent.example/ucp", "agent": "client-1", "title": "Bicycle"}),
+            asked: Box::new(Entry::new(
+                Subject::new(SubjectKind::Negotiation, "neg_1"),
+                NOW,
+                operation,
+                Decision::Auto,
+                &Caller::client(Mechanism::Oauth, "https://agent.example/ucp", "client-1"),
+            )),
             created_at: NOW,
             expires_at: NOW.plus(900),
+            outcome: (status == ApprovalStatus::Approved).then(|| Outcome {
+                decision: Some(Decision::Auto),
+                result: Some(match verb {
+                    Verb::ListingCreate | Verb::ListingSetTerms => {
+                        json!({"listing_id": "lst_1", "term_set": "goods-1", "terms_commitment": hash()})
+                    }
+                    Verb::ListingReprice => listings().remove(0).view(NOW),
+                    Verb::ListingAnswerBuyer => json!({
+                        "question_id": "qst_1", "listing_id": "lst_1", "text": "Is it red?",
+                        "created_at": NOW, "answer": "Yes.", "answered_at": NOW,
+                    }),
+                    Verb::DealCommitToShip => deal().view(),
+                    _ => offers().remove(0).view(NOW),
+                }),
+                error: None,
+            }),
         })
     };
     Verb::GRANTED.into_iter().flat_map(with).collect()

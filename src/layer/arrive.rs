@@ -103,6 +103,16 @@ impl Arrived {
         Self::collect(request, Route::NoTable, limit).await
     }
 
+    /// The arrival of an action that was parked.
+    pub(crate) fn parked(route: Route, uri: Uri, body: Bytes) -> Self {
+        Self(Arc::new(Inner {
+            route,
+            uri,
+            hash: sha256(&body),
+            body,
+        }))
+    }
+
     async fn collect(
         request: Request<Body>,
         route: Route,
@@ -163,11 +173,17 @@ struct Config {
     /// The path of the public URL, without its trailing slash.
     prefix: String,
     limit: usize,
+    /// Whether a step further in answers the seller's browser.
+    browser: bool,
 }
 
 impl Arrive {
-    pub(crate) fn new(prefix: String, limit: usize) -> Self {
-        Self(Arc::new(Config { prefix, limit }))
+    pub(crate) fn new(prefix: String, limit: usize, browser: bool) -> Self {
+        Self(Arc::new(Config {
+            prefix,
+            limit,
+            browser,
+        }))
     }
 
     fn find(&self, request: &Request<Body>) -> Found {
@@ -194,8 +210,8 @@ impl Step for Arrive {
     fn concerns(&self, request: &Request<Body>) -> bool {
         match self.find(request) {
             Found::Elsewhere => false,
-            // The hosted pages answer the seller's browser.
-            Found::Row(op, _) => op.row().side != Side::Browser,
+            // Without an approver, the marketplace's own pages answer the seller's browser.
+            Found::Row(op, _) => self.0.browser || op.row().side != Side::Browser,
             Found::Unknown | Found::Misplaced => true,
         }
     }

@@ -5,6 +5,7 @@
 //! | [`arrive`] | which row is it? | [`arrive::Arrived`] |
 //! | [`authenticate`] | who is calling? | [`Caller`](crate::protocol::caller::Caller) |
 //! | [`admit`] | is it a request that we serve? | |
+//! | [`approve`] | has the seller answered? | the parked request, in place of the browser's |
 //! | [`record`] | is it written down? | |
 //! | [`grant`] | may it still act for them? | [`Grant`](crate::protocol::grant::Grant) |
 //! | [`validate`] | is it well-formed? | |
@@ -15,6 +16,7 @@
 //! layers of their own.
 
 pub mod admit;
+pub mod approve;
 pub mod arrive;
 pub mod authenticate;
 pub mod body;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 
 use super::{
+    approve::Approved,
     arrive::{Arrived, refuse},
     body::Body,
     context::Clock,
@@ -64,8 +65,9 @@ impl Recorder {
         refusal: Refusal,
         caller: Caller,
         arrived: &Arrived,
+        approved: Option<&Approved>,
     ) -> Response<Body> {
-        match self.record(&refusal, &caller, arrived).await {
+        match self.record(&refusal, &caller, arrived, approved).await {
             Ok(()) => {
                 let mut response = refuse(&refusal);
                 response.extensions_mut().insert(Recorded);
@@ -85,16 +87,31 @@ impl Recorder {
         refusal: &Refusal,
         caller: &Caller,
         arrived: &Arrived,
+        approved: Option<&Approved>,
     ) -> Result<(), StoreError> {
         let (Some(decision), Some(row)) = (refusal.decision(), arrived.row()) else {
             return Ok(());
         };
+        if let Some(approved) = approved {
+            // What comes of an ask stands in its chain.
+            return self
+                .commit(Entry {
+                    recorded_at: self.0.clock.now(),
+                    decision: Some(decision),
+                    ..(*approved.asked).clone()
+                })
+                .await;
+        }
         let place = self
             .place(row.op, arrived.id(), refusal.sub.as_deref())
             .await?;
         let mut entry = Entry::new(place.subject, self.0.clock.now(), row.op, decision, caller);
         entry.listing_id = place.listing_id;
         entry.offer_id = place.offer_id;
+        self.commit(entry).await
+    }
+
+    async fn commit(&self, entry: Entry) -> Result<(), StoreError> {
         let unit = Unit {
             entries: vec![entry],
             ..Unit::default()
@@ -200,6 +217,7 @@ impl Step for Record {
             .get::<Caller>()
             .zip(extensions.get::<Arrived>())
             .map(|(caller, arrived)| (caller.clone(), arrived.clone()));
+        let approved = extensions.get::<Approved>().cloned();
         let response = next.run(request).await?;
         let unrecorded = response.extensions().get::<Recorded>().is_none();
         let refusal = response.extensions().get::<Refusal>();
@@ -208,7 +226,8 @@ impl Step for Record {
                 if unrecorded && refusal.reason().is_some() =>
             {
                 let refusal = refusal.clone();
-                Ok(Box::pin(self.0.refuse(refusal, caller, &arrived)).await)
+                let refused = self.0.refuse(refusal, caller, &arrived, approved.as_ref());
+                Ok(Box::pin(refused).await)
             }
             _ => Ok(response),
         }

@@ -61,6 +61,9 @@ pub struct Deal {
     pub seller: String,
     /// When the checkout was redeemed.
     pub created_at: Timestamp,
+    /// When the seller committed to ship.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub committed_to_ship_at: Option<Timestamp>,
 }
 
 impl Deal {
@@ -78,6 +81,9 @@ impl Deal {
         });
         if let Some(commitment) = &self.terms_commitment {
             view["terms_commitment"] = json!(commitment);
+        }
+        if let Some(at) = self.committed_to_ship_at {
+            view["committed_to_ship_at"] = json!(at);
         }
         view
     }

@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    approval::Approval,
+    approval::{Approval, Draft},
     caller::{Caller, Role},
     deal::{Checkout, Deal},
     grant::Grant,
@@ -19,6 +19,7 @@ use super::{
     offer::{By, DealTerms, Offer, OfferState},
     operation::{FloorRule, Op, Operation, Side, TierRule, Verb},
     policy::{Policy, Tier},
+    question::Question,
     refusal::{Reason, Refusal},
     terms::{BuyerRequirements, PrivateTerms},
     time::Timestamp,
@@ -234,6 +235,8 @@ pub struct Facts {
     pub negotiation_id: Option<String>,
     /// The deal that the path names.
     pub deal: Option<Deal>,
+    /// The question that the body names.
+    pub question: Option<Question>,
     /// The approval that the path names.
     pub approval: Option<Approval>,
     /// Below-floor answers in the window, oldest first: per agent, or per seller (R18).
@@ -242,6 +245,8 @@ pub struct Facts {
     pub operator_count: Vec<Timestamp>,
     /// Whether the seller has approved exactly this action: the tier then counts as satisfied (R25).
     pub approved: bool,
+    /// The terms that the seller approved with it (binding 4.2).
+    pub draft: Option<Draft>,
 }
 
 /// Decides. Total over its arguments: no I/O, no clock, no randomness.
@@ -372,15 +377,31 @@ fn subject(
         }
         Op::SignContract | Op::UpdateAccount | Op::CreateListing => Ok(Acting::Seller),
         Op::CreateDeal => Ok(Acting::Buyer),
-        Op::GetListing => present(facts.listing.is_some()).map(|()| Acting::Other),
+        Op::GetListing => {
+            let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
+            // A draft is its seller's alone.
+            let theirs = grant.is_some_and(|g| g.sub == listing.seller);
+            present(listing.state != ListingState::Draft || theirs).map(|()| Acting::Other)
+        }
+        // Each buyer agent reads its own questions.
+        Op::ListQuestions => present(facts.listing.is_some()).map(|()| match grant {
+            Some(_) => Acting::Seller,
+            None => Acting::Buyer,
+        }),
+        Op::AnswerBuyer => {
+            let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
+            // Whose listing it is comes first, so that no other seller learns of its questions.
+            let theirs = grant.is_some_and(|g| g.sub == listing.seller);
+            let question = facts.question.as_ref();
+            let there = question.is_some_and(|q| q.listing_id == listing.listing_id);
+            present(!theirs || there).map(|()| Acting::Seller)
+        }
         Op::CreateOffer | Op::AskQuestion => {
             present(facts.listing.is_some()).map(|()| Acting::Buyer)
         }
-        Op::SetListingTerms
-        | Op::RepriceListing
-        | Op::ListQuestions
-        | Op::AnswerBuyer
-        | Op::ListOffers => present(facts.listing.is_some()).map(|()| Acting::Seller),
+        Op::SetListingTerms | Op::RepriceListing | Op::ListOffers => {
+            present(facts.listing.is_some()).map(|()| Acting::Seller)
+        }
         Op::RespondApproval => Err(Refusal::not_found()),
     }
 }
@@ -503,6 +524,33 @@ fn listing_state(row: &Operation, facts: &Facts, now: Timestamp) -> Result<(), R
                 }
             }
         }
+        Op::AskQuestion => {
+            let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
+            match listing.state_at(now) {
+                ListingState::Active | ListingState::Reserved { .. } => Ok(()),
+                ListingState::Draft | ListingState::Sold { .. } | ListingState::Withdrawn => {
+                    Err(Refusal::forbid(
+                        Reason::NotInScope,
+                        "the listing is not for sale, so there is nothing to ask about it",
+                    )
+                    .listing(&*listing.listing_id))
+                }
+            }
+        }
+        Op::AnswerBuyer => match facts.question.as_ref().and_then(|q| q.answer.as_ref()) {
+            Some(_) => Err(Refusal::forbid(
+                Reason::OfferReplayed,
+                "this question was already answered",
+            )),
+            None => Ok(()),
+        },
+        Op::CommitToShip => match facts.deal.as_ref().and_then(|d| d.committed_to_ship_at) {
+            Some(_) => Err(Refusal::forbid(
+                Reason::OfferReplayed,
+                "the seller has already committed to ship this deal",
+            )),
+            None => Ok(()),
+        },
         Op::SetListingTerms | Op::RepriceListing => {
             let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
             match listing.state_at(now) {
@@ -629,7 +677,12 @@ fn budget(acting: Acting, facts: &Facts, policy: &Policy, now: Timestamp) -> Res
 }
 
 /// When the count falls under its limit again; `None` while it is under it. `count` is oldest first.
-fn exhausted(count: &[Timestamp], limit: u32, window: i64, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn exhausted(
+    count: &[Timestamp],
+    limit: u32,
+    window: i64,
+    now: Timestamp,
+) -> Option<Timestamp> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let over = count.len().checked_sub(limit)?;
     Some(

@@ -196,6 +196,42 @@ pub fn check(
     Ok(grant)
 }
 
+/// What is checked again when the seller approves (R25): the grant's state, its seller and the key. That the access token
+/// has expired meanwhile does not matter, a revoked or expired grant does. `scope` was granted when the action was
+/// asked; a token that still tells its scopes must still have it.
+///
+/// # Errors
+/// As [`check`].
+pub fn recheck(
+    introspection: &Introspection,
+    signed_by: Option<&Thumbprint>,
+    seller: &str,
+    scope: &str,
+    now: Timestamp,
+) -> Result<Grant, Refusal> {
+    let expired_token = !introspection.active
+        && introspection.grant_status == Some(GrantStatus::Active)
+        && introspection.binding_holds(signed_by);
+    let grant = if expired_token {
+        Grant {
+            sub: introspection.sub.clone().unwrap_or_default(),
+            client_id: introspection.client_id.clone(),
+            agent_id: None,
+            scopes: vec![scope.to_owned()],
+            tiers: BTreeMap::new(),
+        }
+    } else {
+        check(introspection, signed_by, Need::Scope(scope), now)?
+    };
+    if grant.sub != seller {
+        return Err(Refusal::forbid(
+            Reason::GrantInvalid,
+            "the grant is no longer that of the seller who was asked",
+        ));
+    }
+    Ok(grant)
+}
+
 /// The checks that any token has to pass, a grant's or a client's own: the second to the sixth of binding 3.3.
 ///
 /// # Errors

@@ -25,6 +25,7 @@ pub mod offer;
 pub mod operation;
 pub mod policy;
 pub mod profile;
+pub mod question;
 pub mod record;
 pub mod refusal;
 pub mod schema;

@@ -206,7 +206,7 @@ pub struct Policy {
     pub budget: OfferBudget,
     /// Offer lifetimes.
     pub expiry: OfferExpiry,
-    /// How long an approval waits and a checkout holds.
+    /// How long an approval waits and a checkout holds, and how often a seller is asked.
     pub limits: Limits,
     /// The term sets that the gateway enforces (binding 4.1).
     pub term_sets: Vec<String>,
@@ -224,13 +224,19 @@ impl Default for Policy {
     }
 }
 
-/// Lifetimes.
+/// Lifetimes, and how often a seller is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How long an approval waits for the seller, in seconds (reference: 900).
     pub approval_seconds: u32,
     /// How long a checkout can be redeemed, in seconds (reference: 1,800; binding 5.3).
     pub checkout_seconds: u32,
+    /// How often a seller is asked about one listing within `approval_seconds` (R29).
+    pub asks_per_listing: u32,
+    /// How often one agent may ask a seller within `approval_seconds` (R29).
+    pub asks_per_agent: u32,
+    /// How many questions one buyer agent may ask about one listing a day (R29).
+    pub questions_per_agent: u32,
 }
 
 impl Default for Limits {
@@ -238,6 +244,9 @@ impl Default for Limits {
         Self {
             approval_seconds: 900,
             checkout_seconds: 1800,
+            asks_per_listing: 20,
+            asks_per_agent: 20,
+            questions_per_agent: 20,
         }
     }
 }

@@ -78,7 +78,16 @@ impl fmt::Display for Subject {
     }
 }
 
-/// An entry before it has a place in its chain (schema `attestation-entry`).
+/// What the marketplace itself did, outside any agent's call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The seller took the listing back on the marketplace (binding 5.3).
+    #[serde(rename = "listing.withdrawn")]
+    ListingWithdrawn,
+}
+
+/// An entry before it has a place in its chain (schema `attestation-entry`): a decision on an agent's call, or an
+/// [`Event`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Which chain.
@@ -86,16 +95,26 @@ pub struct Entry {
     /// When it was decided.
     pub recorded_at: Timestamp,
     /// The operation that was called.
-    pub operation: Op,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Op>,
     /// The verb that was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Verb>,
     /// What was decided.
-    pub decision: Decision,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+    /// What the marketplace did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
     /// How the call was authenticated (2.3).
-    pub authenticated_by: Mechanism,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authenticated_by: Option<Mechanism>,
     /// The operator profile (2.3).
-    pub agent_profile: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_profile: Option<String>,
+    /// The approval that was asked for, or that this came of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_id: Option<String>,
     /// The registered client, for calls that were not signed (2.3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
@@ -123,15 +142,38 @@ impl Entry {
         caller: &Caller,
     ) -> Self {
         Self {
-            subject,
-            recorded_at,
-            operation,
+            operation: Some(operation),
             action: operation.row().verb,
-            decision,
-            authenticated_by: caller.mechanism,
-            agent_profile: caller.operator.clone(),
+            decision: Some(decision),
+            authenticated_by: Some(caller.mechanism),
+            agent_profile: Some(caller.operator.clone()),
             client_id: caller.client_id.clone(),
             keyid: caller.key.as_ref().map(|k| k.as_str().to_owned()),
+            ..Self::empty(subject, recorded_at)
+        }
+    }
+
+    /// An entry for what the marketplace itself did.
+    pub fn event(subject: Subject, recorded_at: Timestamp, event: Event) -> Self {
+        Self {
+            event: Some(event),
+            ..Self::empty(subject, recorded_at)
+        }
+    }
+
+    fn empty(subject: Subject, recorded_at: Timestamp) -> Self {
+        Self {
+            subject,
+            recorded_at,
+            operation: None,
+            action: None,
+            decision: None,
+            event: None,
+            authenticated_by: None,
+            agent_profile: None,
+            approval_id: None,
+            client_id: None,
+            keyid: None,
             listing_id: None,
             offer_id: None,
             terms_commitment: None,
@@ -173,11 +215,18 @@ pub struct SealError(pub String);
 struct Published<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     action: Option<Verb>,
-    agent_profile: &'a str,
-    authenticated_by: Mechanism,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_profile: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    authenticated_by: Option<Mechanism>,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_id: Option<&'a str>,
-    decision: &'a Decision,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<&'a Decision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<Event>,
     #[serde(skip_serializing_if = "Option::is_none")]
     jws: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +235,8 @@ struct Published<'a> {
     listing_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     offer_id: Option<&'a str>,
-    operation: Op,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<Op>,
     prev_hash: &'a str,
     recorded_at: Timestamp,
     seq: u64,
@@ -200,10 +250,12 @@ impl Seal for SigningKey {
         let failed = |e: &dyn fmt::Display| SealError(e.to_string());
         let mut body = Published {
             action: entry.action,
-            agent_profile: &entry.agent_profile,
+            agent_profile: entry.agent_profile.as_deref(),
+            approval_id: entry.approval_id.as_deref(),
             authenticated_by: entry.authenticated_by,
             client_id: entry.client_id.as_deref(),
-            decision: &entry.decision,
+            decision: entry.decision.as_ref(),
+            event: entry.event,
             jws: None,
             keyid: entry.keyid.as_deref(),
             listing_id: entry.listing_id.as_deref(),
@@ -328,6 +380,8 @@ mod tests {
                 let op = Op::AcceptOffer;
                 let mut entry = Entry::new(subject, now, op, decision.clone(), caller);
                 if full {
+                    entry.approval_id = Some("apr_1".into());
+                    entry.event = Some(Event::ListingWithdrawn);
                     entry.listing_id = Some("lst_1".into());
                     entry.offer_id = Some("off_1".into());
                     entry.terms_commitment = Some(FIRST_PREV_HASH.into());

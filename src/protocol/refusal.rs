@@ -291,18 +291,26 @@ impl Refusal {
         }
     }
 
-    /// The response: status, JSON body, `RCTP-Decision` for a decision, `Retry-After` where known, and the refusal
-    /// itself in the extensions.
-    pub fn to_response(&self) -> Response<Bytes> {
-        let body = ErrorBody {
+    /// The error body, as the response carries it.
+    pub fn body(&self) -> serde_json::Value {
+        serde_json::to_value(self.error_body()).expect("strings and numbers serialise")
+    }
+
+    fn error_body(&self) -> ErrorBody<'_> {
+        ErrorBody {
             error: self.code.as_str(),
             message: &self.message,
             retry_after: self.retry_after,
             offer_id: self.offer_id.as_deref(),
             listing_id: self.listing_id.as_deref(),
-        };
+        }
+    }
+
+    /// The response: status, JSON body, `RCTP-Decision` for a decision, `Retry-After` where known, and the refusal
+    /// itself in the extensions.
+    pub fn to_response(&self) -> Response<Bytes> {
         let mut response = Response::new(Bytes::from(
-            serde_json::to_vec(&body).expect("strings and numbers serialise"),
+            serde_json::to_vec(&self.error_body()).expect("strings and numbers serialise"),
         ));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();

@@ -27,6 +27,7 @@ macro_rules! files {
 
 files!(
     "answer-request",
+    "approval-response",
     "common",
     "commit-to-ship-request",
     "deal-create-request",

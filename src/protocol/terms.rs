@@ -89,7 +89,7 @@ impl Floor {
 }
 
 /// What the seller confirmed and nobody else reads: the floor, and the salt of the commitment.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PrivateTerms {
     /// The floor, where the term set has one.
     pub floor: Option<Floor>,

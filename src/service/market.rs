@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tower::Service;
 
@@ -19,20 +20,24 @@ use crate::{
     layer::{
         arrive::{Arrived, refuse},
         body::Body,
-        decision::{Decided, NotServed, OffersQuery, json_response},
+        decision::{Decided, NotServed, Page, json_response, of_listing},
     },
     protocol::{
         deal::{CHECKOUT_TYP, Checkout, Deal},
-        decision::{Facts, NewListing, NewOffer, Requested},
+        decision::{Facts, NewOffer, Requested, exhausted},
         listing::{Listing, ListingState},
         offer::{self, Acceptance, By, Offer, OfferState},
         operation::Op,
+        question::{self, Question},
         record::{Subject, SubjectKind},
-        refusal::Refusal,
+        refusal::{Reason, Refusal},
     },
-    store::{CommitError, Kind, Put, Unit},
+    store::{CommitError, Count, Kind, Put, Unit, WindowCheck},
     wire::{jcs, jws},
 };
+
+/// The window that questions are counted in, in seconds.
+const DAY: i64 = 86_400;
 
 /// The handlers as one service, for `fallback_service`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,21 +106,20 @@ async fn serve(decided: &Decided, arrived: &Arrived) -> Answer {
         Op::GetDeal => ok(there(&facts.deal)?.view()),
         Op::GetApproval => ok(there(&facts.approval)?.view(now)),
         Op::ListOffers => list_offers(decided, arrived).await,
-        Op::CreateListing => create_listing(decided, facts).await,
+        Op::ListQuestions => list_questions(decided, arrived).await,
+        Op::CreateListing => create_listing(decided).await,
+        Op::SetListingTerms | Op::RepriceListing => change_listing(decided).await,
+        Op::AskQuestion => ask_question(decided, arrived).await,
+        Op::AnswerBuyer => answer_buyer(decided, facts, arrived).await,
+        Op::CommitToShip => commit_to_ship(decided, facts).await,
         Op::CreateOffer => create_offer(decided, facts).await,
         Op::CounterOffer => counter_offer(decided, facts).await,
         Op::AcceptOffer => accept_offer(decided, facts).await,
         Op::DeclineOffer => decline_offer(decided, facts).await,
         Op::CreateDeal => create_deal(decided, facts).await,
-        Op::SetListingTerms
-        | Op::RepriceListing
-        | Op::ListQuestions
-        | Op::AskQuestion
-        | Op::AnswerBuyer
-        | Op::RespondApproval
+        Op::RespondApproval
         | Op::PostDealEvent
         | Op::GetDealEvents
-        | Op::CommitToShip
         | Op::SignContract
         | Op::UpdateAccount => Err(Failure::NotServed),
     }
@@ -162,40 +166,108 @@ fn entry(unit: &mut Unit, complete: impl FnOnce(&mut crate::protocol::record::En
     }
 }
 
-/// Under `auto`: a listing without terms; `listing.set_terms` follows (binding 4.2).
-async fn create_listing(decided: &Decided, facts: &Facts) -> Answer {
-    let (Requested::Listing(new), Some(grant)) = (&facts.requested, decided.grant()) else {
-        return Err(Failure::NotServed);
-    };
-    let NewListing {
-        title,
-        description,
-        category,
-        list_price,
-        term_set,
-    } = new.clone();
-    let listing = Listing {
-        listing_id: decided.id("lst")?,
-        seller: grant.sub.clone(),
-        state: ListingState::Active,
-        title,
-        description,
-        category,
-        list_price,
-        term_set,
-        terms: None,
-        created_at: decided.now(),
+/// Approved: a listing with the terms that the seller confirmed. Under `auto`: one without; `listing.set_terms` follows
+/// (binding 4.2).
+async fn create_listing(decided: &Decided) -> Answer {
+    let (listing, puts) = of_listing(decided).ok_or(Failure::NotServed)?;
+    let view = created(&listing.view(decided.now()));
+    Ok(decided.commit(|unit| unit.put.extend(puts), view).await?)
+}
+
+/// New terms, or a new price, for future offers (binding 5.3).
+async fn change_listing(decided: &Decided) -> Answer {
+    let (listing, puts) = of_listing(decided).ok_or(Failure::NotServed)?;
+    let view = json_response(StatusCode::OK, &listing.view(decided.now()));
+    Ok(decided.commit(|unit| unit.put.extend(puts), view).await?)
+}
+
+/// A buyer's question, in a window of its own so that no agent wears the seller down (R29).
+async fn ask_question(decided: &Decided, arrived: &Arrived) -> Answer {
+    let listing = there(&decided.facts().listing)?;
+    let now = decided.now();
+    let limits = &decided.policy().limits;
+    let since = now.plus(-DAY);
+    let window = format!(
+        "questions|{}|{}",
+        listing.listing_id,
+        decided.caller().agent()
+    );
+    let counted = decided.store().windows(vec![window.clone()], since).await;
+    let counted = counted
+        .map_err(Refusal::from)?
+        .into_iter()
+        .next()
+        .unwrap_or_default();
+    if let Some(frees) = exhausted(&counted, limits.questions_per_agent, DAY, now) {
+        return Err(Refusal::forbid(
+            Reason::OfferBudgetExhausted,
+            "this agent has asked enough about this listing for now",
+        )
+        .retry_after(now.until(frees).max(1))
+        .into());
+    }
+    let question = Question {
+        question_id: decided.id("qst")?,
+        listing_id: listing.listing_id.clone(),
+        text: text(arrived)?,
+        asked_by: decided.caller().agent(),
+        created_at: now,
+        answer: None,
     };
     let change = |unit: &mut Unit| {
-        unit.put.push(put_listing(decided, &listing));
-        entry(unit, |entry| {
-            entry.subject = Subject::new(SubjectKind::Listing, &*listing.listing_id);
-            entry.listing_id = Some(listing.listing_id.clone());
+        unit.put.push(put_question(decided, &question));
+        unit.windows.push(WindowCheck {
+            window: window.clone(),
+            since,
+            expected: counted.len(),
+        });
+        unit.counts.push(Count {
+            window,
+            at: now,
+            expires: now.plus(DAY),
         });
     };
-    Ok(decided
-        .commit(change, created(&listing.view(decided.now())))
-        .await?)
+    Ok(decided.commit(change, created(&question.view())).await?)
+}
+
+async fn answer_buyer(decided: &Decided, facts: &Facts, arrived: &Arrived) -> Answer {
+    let answered = Question {
+        answer: Some(question::Answer {
+            text: text(arrived)?,
+            at: decided.now(),
+        }),
+        ..there(&facts.question)?.clone()
+    };
+    let response = json_response(StatusCode::OK, &answered.view());
+    let put = put_question(decided, &answered);
+    Ok(decided.commit(|unit| unit.put.push(put), response).await?)
+}
+
+fn put_question(decided: &Decided, question: &Question) -> Put {
+    let (id, parent) = (&*question.question_id, Some(&*question.listing_id));
+    decided.put(Kind::Question, id, parent, None, question)
+}
+
+/// The text of a question or an answer; the body satisfies its schema.
+fn text(arrived: &Arrived) -> Result<String, Refusal> {
+    #[derive(serde::Deserialize)]
+    struct Body {
+        text: String,
+    }
+    serde_json::from_slice::<Body>(arrived.body())
+        .map(|body| body.text)
+        .map_err(|_| Refusal::invalid("the body does not have the form that this operation takes"))
+}
+
+async fn commit_to_ship(decided: &Decided, facts: &Facts) -> Answer {
+    let committed = Deal {
+        committed_to_ship_at: Some(decided.now()),
+        ..there(&facts.deal)?.clone()
+    };
+    let (id, parent) = (&*committed.deal_id, Some(&*committed.listing_id));
+    let put = decided.put(Kind::Deal, id, parent, None, &committed);
+    let response = json_response(StatusCode::OK, &committed.view());
+    Ok(decided.commit(|unit| unit.put.push(put), response).await?)
 }
 
 async fn create_offer(decided: &Decided, facts: &Facts) -> Answer {
@@ -352,6 +424,7 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         buyer_operator: offer.buyer_operator.clone(),
         seller: offer.seller.clone(),
         created_at: decided.now(),
+        committed_to_ship_at: None,
     };
     let redeemed = Offer {
         acceptance: Some(Acceptance {
@@ -385,30 +458,51 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
 
 /// The offers on a listing, oldest first, a page at a time.
 async fn list_offers(decided: &Decided, arrived: &Arrived) -> Answer {
-    let OffersQuery {
-        listing_id,
-        after,
-        limit,
-    } = OffersQuery::of(arrived)?;
+    let (listing_id, page) = Page::of_listing(arrived)?;
+    let now = decided.now();
+    let view = |offer: &Offer| Some(offer.view(now));
+    list(decided, Kind::Offer, listing_id, page, "offers", view).await
+}
+
+/// The questions on a listing, oldest first, a page at a time: all for its seller, their own for a buyer's agent. A page
+/// may then hold fewer than its limit, and has a next one all the same.
+async fn list_questions(decided: &Decided, arrived: &Arrived) -> Answer {
+    let listing_id = there(&decided.facts().listing)?.listing_id.clone();
+    let page = Page::of(arrived)?;
+    let buyer = decided.grant().is_none().then(|| decided.caller().agent());
+    let view = |question: &Question| {
+        let theirs = buyer.as_ref().is_none_or(|b| *b == question.asked_by);
+        theirs.then(|| question.view())
+    };
+    list(decided, Kind::Question, listing_id, page, "questions", view).await
+}
+
+/// A page of what is stored under a listing, as `view` shows it; `next` is the `after` of the page that follows.
+async fn list<T: DeserializeOwned>(
+    decided: &Decided,
+    kind: Kind,
+    listing_id: String,
+    Page { after, limit }: Page,
+    name: &str,
+    view: impl Fn(&T) -> Option<Value>,
+) -> Answer {
     let docs = decided
         .store()
-        .list(Kind::Offer, listing_id, after, limit + 1)
+        .list(kind, listing_id, after, limit + 1)
         .await
         .map_err(Refusal::from)?;
     let more = docs.len() > limit;
-    let offers: Vec<Offer> = docs
-        .iter()
-        .take(limit)
-        .map(|doc| serde_json::from_slice(&doc.body))
-        .collect::<Result<_, _>>()
-        .map_err(|error| {
-            tracing::error!(%error, "a stored offer is not readable");
+    let mut views = Vec::new();
+    for doc in docs.iter().take(limit) {
+        let value: T = serde_json::from_slice(&doc.body).map_err(|error| {
+            tracing::error!(%error, kind = kind.as_str(), "a stored document is not readable");
             Refusal::unavailable("a stored document is not readable")
         })?;
-    let views: Vec<Value> = offers.iter().map(|o| o.view(decided.now())).collect();
-    let mut page = json!({ "offers": views });
-    if let (true, Some(last)) = (more, offers.last()) {
-        page["next"] = json!(last.offer_id);
+        views.extend(view(&value));
+    }
+    let mut page = json!({ name: views });
+    if let (true, Some(last)) = (more, docs.get(limit - 1)) {
+        page["next"] = json!(last.key.id);
     }
     Ok(json_response(StatusCode::OK, &page).map(Body::from))
 }

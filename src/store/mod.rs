@@ -40,7 +40,7 @@ pub enum Kind {
     /// The negotiation of one buyer agent on one listing; the id is [`negotiation_key`], so there is at most one
     /// (R22). Its body is the negotiation id.
     Negotiation,
-    /// A parked action; its parent is the listing, where there is one.
+    /// A parked action; its parent is the seller.
     Approval,
     /// A redeemed checkout's nonce; the id is the nonce, so that it is used at most once (R22).
     Nonce,
@@ -48,11 +48,13 @@ pub enum Kind {
     Deal,
     /// A seller's passkey; the id is the credential's in base64url, its parent is the seller.
     Passkey,
+    /// A buyer's question; its parent is the listing.
+    Question,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Listing,
         Kind::PrivateTerms,
         Kind::Offer,
@@ -61,6 +63,7 @@ impl Kind {
         Kind::Nonce,
         Kind::Deal,
         Kind::Passkey,
+        Kind::Question,
     ];
 
     /// The kind as stores write it.
@@ -74,6 +77,7 @@ impl Kind {
             Kind::Nonce => "nonce",
             Kind::Deal => "deal",
             Kind::Passkey => "passkey",
+            Kind::Question => "question",
         }
     }
 }

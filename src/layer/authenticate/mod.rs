@@ -231,6 +231,10 @@ impl Step for Authenticate {
             Ok(arrived) => arrived,
             Err(refusal) => return Ok(refuse(&refusal)),
         };
+        // The seller's browser is no agent; its session is looked at by the step that answers it.
+        if arrived.row().is_some_and(|row| row.side == Side::Browser) {
+            return next.run(request).await;
+        }
         let (mut parts, body) = request.into_parts();
         let mut response = match self.0.authenticate(&parts, &arrived).await {
             Ok((caller, bearer)) => {
@@ -247,7 +251,7 @@ impl Step for Authenticate {
                 };
                 match (&self.0.recorder, proven) {
                     (Some(recorder), Some(caller)) => {
-                        Box::pin(recorder.refuse(refusal, *caller, &arrived)).await
+                        Box::pin(recorder.refuse(refusal, *caller, &arrived, None)).await
                     }
                     _ => refuse(&refusal),
                 }

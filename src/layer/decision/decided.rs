@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::Response;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::counts;
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
         idempotency::{Held, Settled, stored},
     },
     protocol::{
+        approval::{Approval, ApprovalStatus, Outcome},
         caller::Caller,
         decision::{Decision, Facts, HEADER},
         grant::Grant,
@@ -49,8 +51,12 @@ pub(crate) struct Inner {
     pub(crate) facts: Facts,
     pub(crate) versions: HashMap<Key, Version>,
     pub(crate) windows: Vec<WindowCheck>,
+    /// The id of a listing that is to be made.
+    pub(crate) new_listing: Option<String>,
     /// The negotiation that a first offer opens.
     pub(crate) opens: Option<Put>,
+    /// The approval that this action resumes.
+    pub(crate) resumed: Option<Resumed>,
     /// The entry for the decision; handlers may complete it. Reads that are allowed enter none.
     pub(crate) entry: Entry,
     pub(crate) held: Option<Held>,
@@ -62,6 +68,58 @@ pub(crate) struct Inner {
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) policy: Arc<Policy>,
     pub(crate) end: Mutex<End>,
+}
+
+/// An approval that the seller has given, and what must be written with its end.
+pub(crate) struct Resumed {
+    pub(crate) approval: Approval,
+    pub(crate) also: Arc<Vec<Put>>,
+}
+
+impl Resumed {
+    /// The end of the approval, on the condition that it is as it was read: whoever ends it first carries it out.
+    pub(crate) fn puts(&self, versions: &HashMap<Key, Version>, outcome: Outcome) -> Vec<Put> {
+        let mut puts = vec![self.put(versions, outcome, 0)];
+        puts.extend(self.also.iter().cloned());
+        puts
+    }
+
+    fn put(&self, versions: &HashMap<Key, Version>, outcome: Outcome, since: Version) -> Put {
+        let approval = self.approval.clone();
+        let ended = approval.ended(ApprovalStatus::Approved, Some(outcome));
+        let key = Key::new(Kind::Approval, &*ended.approval_id);
+        Put {
+            expected: versions.get(&key).copied().unwrap_or(0) + since,
+            key,
+            parent: None,
+            due: None,
+            body: serde_json::to_vec(&ended)
+                .expect("our documents serialise")
+                .into(),
+        }
+    }
+}
+
+/// What the agent reads of an action that was carried out; of a listing's terms no value, not even those that it
+/// proposed (binding 4.2).
+fn carried_out(resumed: &Resumed, response: &Response<Bytes>) -> Outcome {
+    let body = serde_json::from_slice::<Value>(response.body()).ok();
+    let result = body.map(|body| match resumed.approval.takes_terms() {
+        true => {
+            let told = ["listing_id", "term_set", "terms_commitment"];
+            let told = told.iter().filter_map(|name| {
+                let value = body.get(*name)?;
+                Some(((*name).to_owned(), value.clone()))
+            });
+            Value::Object(told.collect())
+        }
+        false => body,
+    });
+    Outcome {
+        decision: Some(Decision::Auto),
+        result,
+        error: None,
+    }
 }
 
 /// What became of the commit; the slot through which a conflict is signalled, whatever the handler answers.
@@ -123,6 +181,11 @@ impl Decided {
         &self.0.policy
     }
 
+    /// The id that a new listing has, from the moment that it was asked for.
+    pub fn new_listing(&self) -> Option<&str> {
+        self.0.new_listing.as_deref()
+    }
+
     /// The store, for reads beyond the facts.
     pub fn store(&self) -> &dyn Store {
         &*self.0.store
@@ -166,12 +229,21 @@ impl Decided {
         value: &T,
     ) -> Put {
         let body = serde_json::to_vec(value).expect("our documents serialise");
+        Put {
+            parent: parent.map(str::to_owned),
+            due,
+            ..self.put_bytes(kind, id, body)
+        }
+    }
+
+    /// As [`Decided::put`], for a document that is bytes already.
+    pub(crate) fn put_bytes(&self, kind: Kind, id: &str, body: Vec<u8>) -> Put {
         let key = Key::new(kind, id);
         Put {
             expected: self.0.versions.get(&key).copied().unwrap_or(0),
             key,
-            parent: parent.map(str::to_owned),
-            due,
+            parent: None,
+            due: None,
             body: body.into(),
         }
     }
@@ -192,7 +264,7 @@ impl Decided {
             let twice = StoreError("a handler committed twice".into());
             return Err(CommitError::Store(twice));
         }
-        let mut unit = self.unit();
+        let mut unit = self.unit_with(|resumed| carried_out(resumed, &response));
         change(&mut unit);
         response
             .headers_mut()
@@ -206,6 +278,33 @@ impl Decided {
 
     /// The unit that every effect of this decision begins with.
     pub(crate) fn unit(&self) -> Unit {
+        self.unit_with(|_| Outcome {
+            decision: Some(Decision::Auto),
+            result: None,
+            error: None,
+        })
+    }
+
+    fn unit_with(&self, outcome: impl FnOnce(&Resumed) -> Outcome) -> Unit {
+        let mut unit = self.bare_unit();
+        if let Some(resumed) = &self.0.resumed {
+            unit.put
+                .extend(resumed.puts(&self.0.versions, outcome(resumed)));
+        }
+        unit
+    }
+
+    /// The outcome of the resumed approval, once its execution has begun: the second half of the simple mode.
+    pub(crate) fn outcome_put(&self, response: &Response<Bytes>) -> Option<Put> {
+        let resumed = self.0.resumed.as_ref()?;
+        let outcome = match response.extensions().get::<Refusal>() {
+            Some(refusal) => refused_outcome(refusal),
+            None => carried_out(resumed, response),
+        };
+        Some(resumed.put(&self.0.versions, outcome, 1))
+    }
+
+    fn bare_unit(&self) -> Unit {
         Unit {
             read: self
                 .0
@@ -230,11 +329,11 @@ impl Decided {
         mut response: Response<Bytes>,
     ) -> (Unit, Response<Bytes>) {
         let refusal = refusal.action(self.0.row.verb);
-        let mut unit = self.unit();
+        let mut unit = self.unit_with(|_| refused_outcome(&refusal));
         if let Some(decision) = refusal.decision() {
             response.headers_mut().insert(HEADER, decision.to_header());
             unit.entries = vec![Entry {
-                decision,
+                decision: Some(decision),
                 ..self.0.entry.clone()
             }];
         }
@@ -287,6 +386,15 @@ impl Decided {
 
     fn set(&self, end: End) {
         *self.0.end.lock().unwrap_or_else(PoisonError::into_inner) = end;
+    }
+}
+
+/// Approved, and then refused.
+pub(crate) fn refused_outcome(refusal: &Refusal) -> Outcome {
+    Outcome {
+        decision: refusal.decision(),
+        result: None,
+        error: Some(refusal.body()),
     }
 }
 

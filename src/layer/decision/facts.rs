@@ -6,9 +6,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    layer::arrive::Arrived,
+    layer::{
+        approve::{Approved, overtaken},
+        arrive::Arrived,
+    },
     protocol::{
-        approval::Approval,
+        approval::{Approval, ApprovalStatus},
         caller::Caller,
         deal::{CHECKOUT_TYP, Checkout, Deal},
         decision::{Facts, NewListing, NewOffer, Requested},
@@ -18,6 +21,7 @@ use crate::{
         offer::{By, Offer},
         operation::{FloorRule, Op, Operation, is_id},
         policy::Policy,
+        question::Question,
         record::{Subject, SubjectKind},
         refusal::Refusal,
         terms::PrivateTerms,
@@ -34,6 +38,8 @@ pub(crate) struct Loaded {
     pub(crate) versions: HashMap<Key, Version>,
     /// The counts that must still hold; a below-floor answer is counted in each.
     pub(crate) windows: Vec<WindowCheck>,
+    /// The approval that this action resumes.
+    pub(crate) approving: Option<Approval>,
 }
 
 /// Reads the facts of one request.
@@ -48,6 +54,7 @@ pub(crate) struct Reader<'a> {
     /// The gateway's keys, for checkouts.
     pub(crate) keys: &'a [PublicKey],
     pub(crate) now: Timestamp,
+    pub(crate) approved: Option<&'a Approved>,
 }
 
 impl Reader<'_> {
@@ -59,12 +66,32 @@ impl Reader<'_> {
             },
             versions: HashMap::new(),
             windows: Vec::new(),
+            approving: None,
         };
+        self.approving(&mut loaded).await?;
         self.subject(&mut loaded).await?;
         if self.row.floor != FloorRule::None {
             self.counts(&mut loaded).await?;
         }
         Ok(loaded)
+    }
+
+    /// The approval that the seller has given; it must still wait, with the terms that they saw.
+    async fn approving(&self, loaded: &mut Loaded) -> Result<(), Refusal> {
+        let Some(approved) = self.approved else {
+            return Ok(());
+        };
+        let key = Key::new(Kind::Approval, &*approved.approval_id);
+        let [doc] = self.load(loaded, [key]).await?;
+        let approval = read::<Approval>(doc)?.ok_or_else(Refusal::not_found)?;
+        let waits = approval.status_at(self.now) == ApprovalStatus::Pending;
+        if !waits || approval.challenge().as_ref() != Some(&approved.challenge) {
+            return Err(overtaken());
+        }
+        loaded.facts.approved = true;
+        loaded.facts.draft = approval.draft.clone();
+        loaded.approving = Some(approval);
+        Ok(())
     }
 
     /// The body, which satisfies its schema, as the operation means it.
@@ -104,7 +131,7 @@ impl Reader<'_> {
             }
             Op::CreateOffer => self.offered(loaded).await,
             Op::ListOffers => {
-                let OffersQuery { listing_id, .. } = OffersQuery::of(self.arrived)?;
+                let listing_id = Page::of_listing(self.arrived)?.0;
                 self.listing(loaded, listing_id, false).await
             }
             Op::GetOffer | Op::CounterOffer | Op::AcceptOffer | Op::DeclineOffer => {
@@ -150,13 +177,19 @@ impl Reader<'_> {
             | Op::RepriceListing
             | Op::ListQuestions
             | Op::AskQuestion
-            | Op::AnswerBuyer => match id {
-                Some(id) => {
-                    self.listing(loaded, id, self.row.floor != FloorRule::None)
-                        .await
+            | Op::AnswerBuyer => {
+                let Some(id) = id else { return Ok(()) };
+                // The terms that an approval replaces are a condition like all that is written over.
+                let floor = self.row.floor != FloorRule::None || loaded.facts.draft.is_some();
+                self.listing(loaded, id, floor).await?;
+                if let (Op::AnswerBuyer, Some(id)) =
+                    (self.row.op, self.body["question_id"].as_str())
+                {
+                    let [doc] = self.load(loaded, [Key::new(Kind::Question, id)]).await?;
+                    loaded.facts.question = read::<Question>(doc)?;
                 }
-                None => Ok(()),
-            },
+                Ok(())
+            }
         }
     }
 
@@ -316,30 +349,44 @@ pub(crate) fn belongs(caller: &Caller, grant: Option<&Grant>, facts: &Facts) -> 
     }
 }
 
-/// Which offers are listed, a page at a time: `?listing_id=…&limit=…&after=…`, in any order.
-pub(crate) struct OffersQuery {
-    pub(crate) listing_id: String,
-    /// The last offer of the page before.
+/// Which part of a list is read: `?limit=…&after=…`, in any order.
+pub(crate) struct Page {
+    /// The last one of the page before.
     pub(crate) after: Option<String>,
     pub(crate) limit: usize,
 }
 
-impl OffersQuery {
+impl Page {
     const DEFAULT_LIMIT: usize = 50;
     const MAX_LIMIT: usize = 100;
 
+    /// The page of the offers on a listing, which the query names as `listing_id`.
+    pub(crate) fn of_listing(arrived: &Arrived) -> Result<(String, Self), Refusal> {
+        let (listing_id, page) = Self::read(arrived, true)?;
+        let listing_id = listing_id.ok_or_else(|| {
+            Refusal::invalid("name the listing in the query: GET /offers?listing_id=…")
+        })?;
+        Ok((listing_id, page))
+    }
+
+    /// The page of what is under the path.
     pub(crate) fn of(arrived: &Arrived) -> Result<Self, Refusal> {
+        Self::read(arrived, false).map(|(_, page)| page)
+    }
+
+    fn read(arrived: &Arrived, names_listing: bool) -> Result<(Option<String>, Self), Refusal> {
         let (mut listing_id, mut after, mut limit) = (None, None, None);
         let query = arrived.uri().query().unwrap_or_default();
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             let place = match &*name {
-                "listing_id" => &mut listing_id,
+                "listing_id" if names_listing => &mut listing_id,
                 "after" => &mut after,
                 "limit" => &mut limit,
                 _ => {
-                    return Err(Refusal::invalid(
-                        "the query takes listing_id, after and limit",
-                    ));
+                    return Err(Refusal::invalid(match names_listing {
+                        true => "the query takes listing_id, after and limit",
+                        false => "the query takes after and limit",
+                    }));
                 }
             };
             if place.replace(value.into_owned()).is_some() {
@@ -356,18 +403,13 @@ impl OffersQuery {
             ));
         }
         let limit = limit.map_or(Some(Self::DEFAULT_LIMIT), |limit| limit.parse().ok());
-        Ok(Self {
-            listing_id: listing_id.ok_or_else(|| {
-                Refusal::invalid("name the listing in the query: GET /offers?listing_id=…")
-            })?,
-            after,
-            limit: limit
-                .filter(|limit| (1..=Self::MAX_LIMIT).contains(limit))
-                .ok_or_else(|| {
-                    let most = Self::MAX_LIMIT;
-                    Refusal::invalid(format!("limit in the query must be 1 to {most}"))
-                })?,
-        })
+        let limit = limit
+            .filter(|limit| (1..=Self::MAX_LIMIT).contains(limit))
+            .ok_or_else(|| {
+                let most = Self::MAX_LIMIT;
+                Refusal::invalid(format!("limit in the query must be 1 to {most}"))
+            })?;
+        Ok((listing_id, Self { after, limit }))
     }
 }
 

@@ -10,6 +10,7 @@
 //! The decision itself is [`decide`], a pure function. A handler finds it as [`Decided`].
 
 mod decided;
+mod effect;
 mod facts;
 mod simple;
 
@@ -19,14 +20,17 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-pub(crate) use self::facts::OffersQuery;
+pub(crate) use self::decided::refused_outcome;
 pub use self::{decided::Decided, simple::Simple};
 use self::{
-    decided::{End, Inner, no_randomness},
+    decided::{End, Inner, Resumed, no_randomness},
     facts::{Loaded, Reader, belongs, subject},
 };
+pub(crate) use self::{effect::of_listing, facts::Page};
 use super::{
+    approve::Approved,
     arrive::{Arrived, refuse},
+    authenticate::Bearer,
     body::{Body, CollectError},
     context::{Clock, Ids},
     idempotency::{Held, MAX_STORED, Settled, key_taken, stored},
@@ -38,7 +42,7 @@ use super::{
 use crate::{
     protocol::{
         approval::{self, Approval, ApprovalStatus, Asker, Parked},
-        caller::Caller,
+        caller::{Agent, Caller},
         decision::{Decision, Facts, HEADER, OnTimeout, Requested, Verdict, decide},
         grant::Grant,
         offer::{Offer, OfferState},
@@ -51,7 +55,10 @@ use crate::{
     store::{
         ClaimStep, CommitError, Count, Key, Kind, Put, Store, Unit, WindowCheck, negotiation_key,
     },
-    wire::jwk::{PublicKey, SigningKey},
+    wire::{
+        jwk::{PublicKey, SigningKey},
+        sealed::Sealer,
+    },
 };
 
 /// How often a lost race is decided again before the answer is 503.
@@ -77,6 +84,8 @@ pub(crate) struct Config {
     /// The public URL without a trailing slash.
     pub(crate) public_url: Arc<str>,
     pub(crate) gateway: Subject,
+    /// Keeps the access token of a parked action (R25).
+    pub(crate) sealer: Sealer,
 }
 
 impl Decide {
@@ -128,6 +137,8 @@ struct Asked {
     caller: Caller,
     grant: Option<Grant>,
     held: Option<Held>,
+    bearer: Option<Bearer>,
+    approved: Option<Approved>,
 }
 
 impl Asked {
@@ -135,7 +146,8 @@ impl Asked {
         let extensions = request.extensions();
         let (arrived, row) = row_of(extensions)?;
         let held = extensions.get::<Held>().cloned();
-        if row.writes() && held.is_none() {
+        let approved = extensions.get::<Approved>().cloned();
+        if row.writes() && held.is_none() && approved.is_none() {
             return Err(put_together_wrongly(
                 "a held Idempotency-Key: put Rctp::idempotency() outside",
             ));
@@ -154,6 +166,8 @@ impl Asked {
                 .clone(),
             grant: extensions.get::<Grant>().cloned(),
             held,
+            bearer: extensions.get::<Bearer>().cloned(),
+            approved,
         })
     }
 
@@ -190,6 +204,7 @@ impl Config {
             policy: &self.policy,
             keys: &self.keys,
             now,
+            approved: asked.approved.as_ref(),
         };
         let loaded = reader.read().await?;
         let verdict = decide(
@@ -210,16 +225,39 @@ impl Config {
     fn carry(&self, asked: &Asked, mut loaded: Loaded, now: Timestamp) -> Result<Decided, Refusal> {
         let opens = self.opened(asked, &mut loaded, now)?;
         let place = subject(asked.row, &loaded.facts, &self.gateway);
-        let place = place.unwrap_or_else(|| self.gateway.clone());
+        let mut place = place.unwrap_or_else(|| self.gateway.clone());
+        let new_listing = match (asked.row.op, &loaded.approving) {
+            (Op::CreateListing, Some(approval)) => approval.target.clone(),
+            (Op::CreateListing, None) => Some(self.ids.id("lst", now).map_err(no_randomness)?),
+            _ => None,
+        };
+        if let Some(id) = &new_listing {
+            place = Subject::new(SubjectKind::Listing, &**id);
+        }
+        let mut entry = self.entry(asked, &loaded.facts, place, Decision::Auto, now);
+        if new_listing.is_some() {
+            entry.listing_id.clone_from(&new_listing);
+        }
+        if let Some(draft) = &loaded.facts.draft {
+            entry.terms_commitment = Some(draft.commitment.clone());
+        }
         Ok(Decided::new(Inner {
             row: asked.row,
             caller: asked.caller.clone(),
             grant: asked.grant.clone(),
-            entry: self.entry(asked, &loaded.facts, place, Decision::Auto, now),
+            entry,
+            new_listing,
             facts: loaded.facts,
             versions: loaded.versions,
             windows: loaded.windows,
             opens,
+            resumed: loaded
+                .approving
+                .zip(asked.approved.as_ref())
+                .map(|(approval, approved)| Resumed {
+                    approval,
+                    also: approved.also.clone(),
+                }),
             held: asked.held.clone(),
             now,
             store: self.store.clone(),
@@ -309,6 +347,9 @@ impl Config {
             .as_ref()
             .and_then(|l| l.terms.as_ref())
             .map(|t| t.commitment.clone());
+        if let Some(approved) = &asked.approved {
+            entry.approval_id = Some(approved.approval_id.clone());
+        }
         entry
     }
 
@@ -326,6 +367,14 @@ impl Config {
         };
         let response = refusal.to_response();
         let mut unit = self.unit(asked, &loaded, &response);
+        if let (Some(approval), Some(approved)) = (&loaded.approving, &asked.approved) {
+            let outcome = refused_outcome(&refusal);
+            let resumed = Resumed {
+                approval: approval.clone(),
+                also: approved.also.clone(),
+            };
+            unit.put.extend(resumed.puts(&loaded.versions, outcome));
+        }
         // The subject's chain for those who belong to it, else the gateway's (R30).
         let place = if belongs(&asked.caller, asked.grant.as_ref(), &loaded.facts) {
             unit.put.extend(self.opened(asked, &mut loaded, now)?);
@@ -407,9 +456,21 @@ impl Config {
         expires_at: Timestamp,
         now: Timestamp,
     ) -> Result<Turn, Refusal> {
-        let (Some(action), Some(grant)) = (asked.row.verb, &asked.grant) else {
+        let (Some(action), Some(grant), Some(bearer)) =
+            (asked.row.verb, &asked.grant, &asked.bearer)
+        else {
             return Err(Refusal::not_found());
         };
+        let asks = self.asks(asked, &loaded, &grant.sub, now).await?;
+        if let Some(frees) = asks.exhausted {
+            let refusal = Refusal::forbid(
+                Reason::OfferBudgetExhausted,
+                "the seller was asked often enough; wait until they had time to answer",
+            );
+            let refusal = refusal.action(asked.row.verb);
+            let refusal = refusal.retry_after(now.until(frees).max(1));
+            return self.forbid(asked, loaded, refusal, now).await;
+        }
         let id = |prefix| self.ids.id(prefix, now).map_err(no_randomness);
         let approval_id = id("apr")?;
         // A listing gets its id when it is asked for, so that its chain begins with the ask.
@@ -423,34 +484,47 @@ impl Config {
                 .unwrap_or_else(|| self.gateway.clone()),
         };
         let nonce = self.ids.random().map_err(no_randomness)?;
+        let sealed = self
+            .sealer
+            .seal(bearer.token.as_bytes(), approval_id.as_bytes());
+        let token = sealed.map_err(|error| {
+            tracing::error!(%error, "nothing was executed");
+            Refusal::unavailable("the action could not be parked; nothing was executed")
+        })?;
+        let decision = Decision::Ask {
+            approval_id: approval_id.clone(),
+            expires_in: now.until(expires_at),
+            on_timeout: OnTimeout::Deny,
+        };
+        let mut entry = self.entry(asked, &loaded.facts, place, decision.clone(), now);
+        entry.approval_id = Some(approval_id.clone());
+        if asked.row.op == Op::CreateListing {
+            entry.listing_id = target.clone();
+        }
         let approval = Approval {
             details: details(
                 &approval_id,
                 &crate::wire::base64url(&nonce),
-                asked.row,
+                asked,
                 &loaded.facts,
                 target.as_deref(),
                 expires_at,
             ),
+            display: display(asked, &loaded.facts),
             approval_id,
             status: ApprovalStatus::Pending,
             action,
             operation: asked.row.op,
             target,
             body: Parked::from((*asked.body).clone()),
+            token: Some(token),
+            draft: None,
             seller: grant.sub.clone(),
-            asked_by: Asker {
-                operator: asked.caller.operator.clone(),
-                agent: asked.caller.agent(),
-                authenticated_by: asked.caller.mechanism,
-            },
+            asked_by: Asker::from(&asked.caller),
+            asked: Box::new(entry.clone()),
             created_at: now,
             expires_at,
-        };
-        let decision = Decision::Ask {
-            approval_id: approval.approval_id.clone(),
-            expires_in: now.until(expires_at),
-            on_timeout: OnTimeout::Deny,
+            outcome: None,
         };
         let hosted = format!("{}/approve/{}", self.public_url, approval.approval_id);
         let mut response = json_response(
@@ -459,26 +533,23 @@ impl Config {
         );
         response.headers_mut().insert(HEADER, decision.to_header());
         let mut unit = self.unit(asked, &loaded, &response);
-        let mut entry = self.entry(asked, &loaded.facts, place, decision.clone(), now);
-        if asked.row.op == Op::CreateListing {
-            entry.listing_id = approval.target.clone();
-        }
         unit.entries.push(entry);
-        let listing_id = loaded.facts.listing.as_ref().map(|l| &*l.listing_id);
-        let put = |kind, id: &str, due, body: serde_json::Result<Vec<u8>>| {
+        unit.windows.extend(asks.windows);
+        unit.counts.extend(asks.counts);
+        let put = |kind, id: &str, parent: &str, body: serde_json::Result<Vec<u8>>| {
             let key = Key::new(kind, id);
             Put {
                 expected: loaded.versions.get(&key).copied().unwrap_or(0),
                 key,
-                parent: listing_id.map(str::to_owned),
-                due: Some(due),
+                parent: Some(parent.to_owned()),
+                due: Some(expires_at),
                 body: Bytes::from(body.expect("our documents serialise")),
             }
         };
         unit.put.push(put(
             Kind::Approval,
             &approval.approval_id,
-            expires_at,
+            &approval.seller,
             serde_json::to_vec(&approval),
         ));
         if let (Op::AcceptOffer | Op::CounterOffer, Some(offer)) =
@@ -492,7 +563,7 @@ impl Config {
             unit.put.push(put(
                 Kind::Offer,
                 &offer.offer_id,
-                expires_at,
+                &offer.listing_id,
                 serde_json::to_vec(&waiting),
             ));
         }
@@ -503,6 +574,64 @@ impl Config {
                 Turn::Answer(response)
             }
             turn => turn,
+        })
+    }
+}
+
+/// How often the seller was asked already (R29).
+struct Asks {
+    windows: Vec<WindowCheck>,
+    counts: Vec<Count>,
+    /// When they may be asked again.
+    exhausted: Option<Timestamp>,
+}
+
+impl Config {
+    /// Asks are bounded per listing and per agent, so that a seller is not worn down (R29).
+    async fn asks(
+        &self,
+        asked: &Asked,
+        loaded: &Loaded,
+        seller: &str,
+        now: Timestamp,
+    ) -> Result<Asks, Refusal> {
+        let limits = &self.policy.limits;
+        let seconds = i64::from(limits.approval_seconds);
+        let listing = loaded.facts.listing.as_ref();
+        let agent = asked.caller.agent();
+        let mut bounds = vec![(format!("asks|{seller}|{agent}"), limits.asks_per_agent)];
+        bounds.extend(listing.map(|l| {
+            let name = format!("asks-listing|{}", l.listing_id);
+            (name, limits.asks_per_listing)
+        }));
+        let since = now.plus(-seconds);
+        let names = bounds.iter().map(|(name, _)| name.clone()).collect();
+        let counted = self.store.windows(names, since).await?;
+        let exhausted = bounds
+            .iter()
+            .zip(&counted)
+            .filter_map(|((_, limit), count)| {
+                crate::protocol::decision::exhausted(count, *limit, seconds, now)
+            });
+        Ok(Asks {
+            exhausted: exhausted.max(),
+            windows: bounds
+                .iter()
+                .zip(&counted)
+                .map(|((window, _), count)| WindowCheck {
+                    window: window.clone(),
+                    since,
+                    expected: count.len(),
+                })
+                .collect(),
+            counts: bounds
+                .into_iter()
+                .map(|(window, _)| Count {
+                    window,
+                    at: now,
+                    expires: now.plus(seconds),
+                })
+                .collect(),
         })
     }
 }
@@ -527,11 +656,12 @@ async fn collected(response: Response<Body>) -> Result<Response<Bytes>, CollectE
 fn details(
     approval_id: &str,
     nonce: &str,
-    row: &Operation,
+    asked: &Asked,
     facts: &Facts,
     target: Option<&str>,
     expires_at: Timestamp,
 ) -> Value {
+    let row = asked.row;
     let (kind, id) = match (&facts.offer, &facts.deal) {
         (Some(offer), _) => ("offer", Some(&*offer.offer_id)),
         (None, Some(deal)) => ("deal", Some(&*deal.deal_id)),
@@ -543,6 +673,7 @@ fn details(
         "nonce": nonce,
         "action": row.verb,
         "subject": {"type": kind, "id": id},
+        "request_hash": approval::request_hash(&asked.body),
         "expires_at": expires_at,
     });
     match &facts.requested {
@@ -562,6 +693,53 @@ fn details(
         details["term_set"] = json!(listing.term_set);
     }
     details
+}
+
+/// What the page shows beside the details (binding 7): what it is about, and who asks. Never a private term.
+fn display(asked: &Asked, facts: &Facts) -> Value {
+    let mut display = json!({
+        "operator": asked.caller.operator,
+        "agent": match asked.caller.agent() {
+            Agent::Key(key) => key.as_str().to_owned(),
+            Agent::Client(id) => id,
+        },
+    });
+    let mut show = |name: &str, value: Value| {
+        if !value.is_null() {
+            display[name] = value;
+        }
+    };
+    if let Some(duties) = &asked.caller.duties {
+        show("legal_entity", json!(duties.legal_entity));
+    }
+    if let Some(listing) = &facts.listing {
+        show("title", json!(listing.title));
+        show("list_price", json!(listing.list_price));
+    }
+    match &facts.requested {
+        Requested::Listing(new) => {
+            show("title", json!(new.title));
+            show("description", json!(new.description));
+            show("category", json!(new.category));
+            show("list_price", json!(new.list_price));
+        }
+        Requested::Offer(new) => show("deal_terms", json!(new.deal_terms)),
+        Requested::Price(price) => show("price", json!(price)),
+        _ => {}
+    }
+    if asked.row.op == Op::AcceptOffer
+        && let Some(offer) = &facts.offer
+    {
+        show("deal_terms", json!(offer.deal_terms));
+    }
+    if let Some(deal) = &facts.deal {
+        show("deal_terms", json!(deal.deal_terms));
+    }
+    if asked.row.op == Op::AnswerBuyer {
+        show("answer", asked.body["text"].clone());
+        show("question", json!(facts.question.as_ref().map(|q| &q.text)));
+    }
+    display
 }
 
 /// A JSON response that no cache keeps.

@@ -6,13 +6,14 @@
 //! unfinished. An execution that never finished (a panic, a 5xx, a crash) is not repeated (R10); a
 //! [`Reconcile`](crate::layer::idempotency::Reconcile) hook can settle it.
 //!
-//! A 4xx of the handler gives the offer and the reservation back; answered as a [`Refusal`] with a reason, it enters the
+//! A listing that is made, or gets other terms or another price, is so in the store before the handler runs. A 4xx of the
+//! handler gives the listing, the offer and the reservation back; answered as a [`Refusal`] with a reason, it enters the
 //! record. Redeeming a checkout has no simple mode: it is single use because the deal lands with it, so that
 //! `create_deal` is the market's, or commits a unit itself.
 
 use http::{Request, Response};
 
-use super::{Decided, collected};
+use super::{Decided, collected, effect::of_listing};
 use crate::{
     layer::{
         arrive::refuse,
@@ -93,6 +94,9 @@ impl Step for Simple {
 
 /// What the operation does to the documents that later decisions read.
 fn held(decided: &Decided) -> Vec<Put> {
+    if let Some((_, puts)) = of_listing(decided) {
+        return puts;
+    }
     let facts = decided.facts();
     let (Some(offer), Some(listing)) = (&facts.offer, &facts.listing) else {
         return Vec::new();
@@ -150,6 +154,7 @@ async fn finish(decided: &Decided, response: Response<Body>) -> Response<Body> {
         _ => {}
     }
     unit.claim = decided.response_claim(ClaimStep::Complete, &response);
+    unit.put.extend(decided.outcome_put(&response));
     match settle(decided, unit, refused).await {
         Ok(()) => {
             let mut response = response.map(Body::from);
@@ -167,7 +172,7 @@ async fn settle(decided: &Decided, unit: Unit, give_back: bool) -> Result<(), Co
     for _ in 0..ATTEMPTS {
         let mut unit = unit.clone();
         if give_back {
-            unit.put = given_back(decided).await?;
+            unit.put.extend(given_back(decided).await?);
         }
         match decided.commit_after(unit).await {
             Err(CommitError::Conflict) => continue,
@@ -179,6 +184,9 @@ async fn settle(decided: &Decided, unit: Unit, give_back: bool) -> Result<(), Co
 
 /// What was held, as it was before; what somebody else has changed meanwhile stays as they left it.
 async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
+    if let Some((_, held)) = of_listing(decided) {
+        return listing_given_back(decided, held).await;
+    }
     let (Some(offer), Some(listing)) = (&decided.facts().offer, &decided.facts().listing) else {
         return Ok(Vec::new());
     };
@@ -222,6 +230,41 @@ async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
                     over(doc, None, &before)
                 })
             }
+        });
+    }
+    Ok(puts)
+}
+
+/// A listing that the handler refused to make is withdrawn; a changed one is as it was.
+async fn listing_given_back(decided: &Decided, held: Vec<Put>) -> Result<Vec<Put>, StoreError> {
+    let facts = decided.facts();
+    let keys = held.iter().map(|put| put.key.clone()).collect();
+    let docs = decided.store().load(keys).await?;
+    let untouched = docs
+        .into_iter()
+        .zip(&held)
+        .filter_map(|(doc, held)| doc.filter(|doc| doc.body == held.body));
+    let mut puts = Vec::new();
+    for doc in untouched {
+        puts.extend(match doc.key.kind {
+            Kind::Listing => {
+                let before = match &facts.listing {
+                    Some(before) => before.clone(),
+                    None => Listing {
+                        state: ListingState::Withdrawn,
+                        ..read(&doc)?
+                    },
+                };
+                let due = match &before.state {
+                    ListingState::Reserved { until, .. } => Some(*until),
+                    _ => None,
+                };
+                Some(over(doc, due, &before))
+            }
+            _ => facts.private.as_ref().map(|before| Put {
+                body: before.to_stored().into(),
+                ..over(doc, None, &())
+            }),
         });
     }
     Ok(puts)

@@ -20,6 +20,7 @@ use http::{Extensions, Request, Response};
 
 use self::introspection::Introspect;
 use super::{
+    approve::Approved,
     arrive::{Arrived, refuse},
     authenticate::Bearer,
     body::Body,
@@ -89,6 +90,15 @@ impl Config {
             Refusal::unavailable("this service is put together wrongly; nothing was executed")
         })?;
         let now = self.clock.now();
+        if let (Some(approved), Some(scope)) = (
+            extensions.get::<Approved>(),
+            row.and_then(|row| row.verb).and_then(Verb::scope),
+        ) {
+            let bearer = extensions.get::<Bearer>().ok_or_else(no_grant)?;
+            let introspection = self.introspect(&bearer.token).await?;
+            let key = caller.key.as_ref();
+            return grant::recheck(&introspection, key, &approved.seller, scope, now).map(Some);
+        }
         let side = row.map_or(Side::Seller, |row| row.side);
         let need = self.need(row);
         // R23.

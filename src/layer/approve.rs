@@ -1,0 +1,549 @@
+//! What the seller's browser answers: a parked action is declined, or goes on to the layers within, exactly as it was
+//! asked (binding 7, R25).
+//!
+//! ```text
+//! POST /approvals/{id}/response ─ the seller's session, the passkey over the approval's challenge
+//!    decline → unit{approval, offer, entry}
+//!    approve → the parked request, through Grant and Decision to its handler → unit{approval, its effect, entry}
+//! ```
+//!
+//! The approval is a document like any other: whoever ends it first, by its version, has ended it, so that any number of
+//! clicks carries the action out once. A repeat of the same answer gets the same outcome.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    arrive::{Arrived, Route},
+    authenticate::Bearer,
+    body::Body,
+    context::Clock,
+    decision::{json_response, refused_outcome},
+    step::{Next, Step},
+};
+use crate::{
+    protocol::{
+        approval::{Approval, ApprovalStatus},
+        offer::{Offer, OfferState},
+        operation::Op,
+        record::{Entry, Seal},
+        refusal::{Code, ProtocolError, Reason, Refusal},
+        schema,
+        time::Timestamp,
+    },
+    store::{BoxFuture, CommitError, Doc, Key, Kind, Put, Store, StoreError, Unit},
+    wire::sealed::Sealer,
+};
+
+/// How often a lost race is tried again.
+const ATTEMPTS: usize = 16;
+
+/// Knows the seller's browser and the seller's passkey. `service::approvals` has the one that comes with the hosted
+/// pages; a marketplace may give its own.
+pub trait Approver: Send + Sync + 'static {
+    /// The seller (the `sub` of their grants) who is signed in at the browser that sent these headers.
+    ///
+    /// # Errors
+    /// When that cannot be known; the answer is 503.
+    fn seller<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<Option<String>, StoreError>>;
+
+    /// Verifies that a passkey of the seller signed `challenge` (base64url), user present and verified. Returns what
+    /// must be written together with the action, such as the passkey's counter.
+    ///
+    /// # Errors
+    /// When it did not, or that cannot be known.
+    fn verify<'a>(
+        &'a self,
+        seller: &'a str,
+        challenge: &'a str,
+        credential: &'a Value,
+    ) -> BoxFuture<'a, Result<Vec<Put>, NotVerified>>;
+}
+
+/// The seller's approval was not verified.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotVerified {
+    /// The assertion does not hold; says which check failed.
+    #[error("the passkey's answer does not hold: {0}")]
+    Refused(&'static str),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Marks a request as the parked action of an approval that its seller has just given.
+#[derive(Clone)]
+pub(crate) struct Approved {
+    pub(crate) approval_id: String,
+    /// What the passkey signed; later terms have another.
+    pub(crate) challenge: String,
+    /// What [`Approver::verify`] wants written.
+    pub(crate) also: Arc<Vec<Put>>,
+    pub(crate) seller: String,
+    /// The record entry of the ask.
+    pub(crate) asked: Arc<Entry>,
+}
+
+/// The approval was answered, or its terms changed, while this answer was on its way.
+pub(crate) fn overtaken() -> Refusal {
+    Refusal::protocol(
+        ProtocolError::IdempotencyConflict,
+        "this approval was answered, or its terms were changed, meanwhile; look at it again",
+    )
+}
+
+/// The step.
+#[derive(Clone)]
+pub struct Approve(Arc<Config>);
+
+pub(crate) struct Config {
+    pub(crate) approver: Option<Arc<dyn Approver>>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) seal: Arc<dyn Seal>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) sealer: Sealer,
+    /// The origin of the public URL, whose pages may answer.
+    pub(crate) origin: String,
+    /// The path of the public URL, without its trailing slash.
+    pub(crate) prefix: String,
+}
+
+impl Approve {
+    pub(crate) fn new(config: Config) -> Self {
+        Self(Arc::new(config))
+    }
+}
+
+/// What the browser sends (schema `approval-response`).
+#[derive(Deserialize)]
+struct Answer {
+    decision: Choice,
+    #[serde(default)]
+    credential: Option<Value>,
+    #[serde(default)]
+    terms_commitment: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Choice {
+    Approve,
+    Decline,
+}
+
+enum Turn {
+    Answer(Response<Body>),
+    Resume(Box<(Request<Body>, Approved)>),
+}
+
+impl Step for Approve {
+    async fn run<N: Next>(
+        self,
+        request: Request<Body>,
+        next: N,
+    ) -> Result<Response<Body>, N::Error> {
+        let Some((approver, arrived)) = self.answers(&request) else {
+            return next.run(request).await;
+        };
+        let (parts, _) = request.into_parts();
+        let turn = self.0.respond(&*approver, &parts.headers, &arrived);
+        match Box::pin(turn).await {
+            Ok(Turn::Answer(response)) => Ok(response),
+            Ok(Turn::Resume(parked)) => {
+                let (parked, approved) = *parked;
+                let response = Box::pin(next.run(parked)).await?;
+                Ok(Box::pin(self.0.outcome(&approved, response)).await)
+            }
+            Err(refused) => Ok(refused.into_response()),
+        }
+    }
+}
+
+impl Approve {
+    fn answers(&self, request: &Request<Body>) -> Option<(Arc<dyn Approver>, Arrived)> {
+        let arrived = request.extensions().get::<Arrived>()?;
+        let approver = self.0.approver.as_ref()?;
+        (arrived.row()?.op == Op::RespondApproval).then(|| (approver.clone(), arrived.clone()))
+    }
+}
+
+/// How a page is refused. Not a decision, so it has no `RCTP-Decision`.
+#[derive(Debug)]
+pub(crate) struct PageRefused {
+    status: StatusCode,
+    body: Value,
+}
+
+impl PageRefused {
+    pub(crate) fn new(status: StatusCode, reason: Reason, message: &str) -> Self {
+        Self {
+            status,
+            body: json!({"error": reason.as_str(), "message": message}),
+        }
+    }
+
+    pub(crate) fn signed_out() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            Reason::ActionForbidden,
+            "this is for the seller: sign in with your passkey first",
+        )
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let mut response = json_response(self.status, &self.body);
+        // Of use to people who read the logs of a browser.
+        response.headers_mut().insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
+        response.map(Body::from)
+    }
+}
+
+impl From<Refusal> for PageRefused {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            status: refusal.status(),
+            body: refusal.body(),
+        }
+    }
+}
+
+impl From<StoreError> for PageRefused {
+    fn from(error: StoreError) -> Self {
+        Refusal::from(error).into()
+    }
+}
+
+impl From<NotVerified> for PageRefused {
+    fn from(error: NotVerified) -> Self {
+        match error {
+            NotVerified::Refused(_) => Self::new(
+                StatusCode::UNAUTHORIZED,
+                Reason::SignatureInvalid,
+                &error.to_string(),
+            ),
+            NotVerified::Store(error) => error.into(),
+        }
+    }
+}
+
+/// Only the seller's browser opens pages: an agent, which may know their address, says so by its headers (R27).
+pub(crate) fn from_browser(headers: &HeaderMap) -> Result<(), PageRefused> {
+    const AGENTS: [&str; 3] = ["ucp-agent", "signature", "signature-input"];
+    if AGENTS.iter().any(|name| headers.contains_key(*name)) {
+        return Err(PageRefused::new(
+            StatusCode::FORBIDDEN,
+            Reason::ActionForbidden,
+            "this is for the seller's browser; agents are refused here",
+        ));
+    }
+    Ok(())
+}
+
+/// Only our own pages write: browsers name the page's origin on every POST.
+pub(crate) fn from_our_page(headers: &HeaderMap, origin: &str) -> Result<(), PageRefused> {
+    from_browser(headers)?;
+    let mut values = headers.get_all(header::ORIGIN).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) if value.as_bytes() == origin.as_bytes() => Ok(()),
+        _ => Err(PageRefused::new(
+            StatusCode::FORBIDDEN,
+            Reason::ActionForbidden,
+            "this is for the marketplace's own pages: the Origin header must be theirs",
+        )),
+    }
+}
+
+impl Config {
+    async fn respond(
+        &self,
+        approver: &dyn Approver,
+        headers: &HeaderMap,
+        arrived: &Arrived,
+    ) -> Result<Turn, PageRefused> {
+        from_our_page(headers, &self.origin)?;
+        let id = arrived.id().ok_or_else(Refusal::not_found)?;
+        let seller = approver.seller(headers).await?;
+        let seller = seller.ok_or_else(PageRefused::signed_out)?;
+        let answer = read_answer(headers, arrived.body())?;
+        for _ in 0..ATTEMPTS {
+            let now = self.clock.now();
+            let (approval, doc) = load(&*self.store, id, &seller).await?;
+            match (approval.status_at(now), answer.decision) {
+                (ApprovalStatus::Pending, Choice::Approve) => {
+                    let turn = self.approve(approver, approval, &answer, &seller).await?;
+                    return Ok(Turn::Resume(Box::new(turn)));
+                }
+                (ApprovalStatus::Pending, Choice::Decline) => {
+                    if let Some(view) = self.decline(approval, doc, now).await? {
+                        return Ok(Turn::Answer(answered(&view)));
+                    }
+                }
+                (ApprovalStatus::Approved, Choice::Approve)
+                | (ApprovalStatus::Declined, Choice::Decline) => {
+                    return Ok(Turn::Answer(answered(&approval.view(now))));
+                }
+                (ApprovalStatus::Expired, _) => {
+                    return Err(PageRefused::new(
+                        StatusCode::CONFLICT,
+                        Reason::OfferExpired,
+                        "the time to answer has ended, which is a decline; nothing was executed",
+                    ));
+                }
+                (ApprovalStatus::Approved | ApprovalStatus::Declined, _) => {
+                    return Err(PageRefused::new(
+                        StatusCode::CONFLICT,
+                        Reason::OfferReplayed,
+                        "this was already answered, and otherwise",
+                    ));
+                }
+            }
+        }
+        Err(Refusal::unavailable("too many requests change this at once; try again").into())
+    }
+
+    /// Verifies the passkey and makes the parked request.
+    async fn approve(
+        &self,
+        approver: &dyn Approver,
+        approval: Approval,
+        answer: &Answer,
+        seller: &str,
+    ) -> Result<(Request<Body>, Approved), PageRefused> {
+        let Some(challenge) = approval.challenge() else {
+            return Err(Refusal::invalid(
+                "fill in the terms first: POST /approve/{id}/terms, then approve its commitment",
+            )
+            .into());
+        };
+        let commitment = approval.draft.as_ref().map(|draft| &draft.commitment);
+        if answer.terms_commitment.as_ref() != commitment {
+            return Err(PageRefused::new(
+                StatusCode::CONFLICT,
+                Reason::TermsInvalid,
+                "terms_commitment must be that of the terms filled in last; look at them again",
+            ));
+        }
+        let credential = answer.credential.as_ref().ok_or_else(|| {
+            Refusal::invalid("an approval carries the passkey's answer as credential")
+        })?;
+        let also = approver.verify(seller, &challenge, credential).await?;
+        let approved = Approved {
+            approval_id: approval.approval_id.clone(),
+            challenge,
+            also: Arc::new(also),
+            seller: seller.to_owned(),
+            asked: Arc::new((*approval.asked).clone()),
+        };
+        Ok((self.parked(&approval, approved.clone())?, approved))
+    }
+
+    /// The action exactly as it was asked, with nothing of the browser's request.
+    fn parked(&self, approval: &Approval, approved: Approved) -> Result<Request<Body>, Refusal> {
+        let row = approval.operation.row();
+        let id = row
+            .path
+            .contains("{id}")
+            .then(|| approval.target.clone())
+            .flatten();
+        let path = row.path.replace("{id}", id.as_deref().unwrap_or_default());
+        let unreadable = || Refusal::unavailable("the parked action is not readable");
+        let uri = Uri::try_from(format!("{}{path}", self.prefix)).map_err(|_| unreadable())?;
+        let body = match approval.body.value() {
+            Value::Null => Bytes::new(),
+            body => serde_json::to_vec(body).map_err(|_| unreadable())?.into(),
+        };
+        let mut request = Request::new(Body::from(body.clone()));
+        *request.method_mut() = row.method.clone();
+        *request.uri_mut() = uri.clone();
+        request.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        let token = approval.token.as_deref();
+        let token = token.and_then(|t| self.sealer.open(t, approval.approval_id.as_bytes()));
+        let token = token.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+        let extensions = request.extensions_mut();
+        extensions.insert(Arrived::parked(Route::Row(row.op, id), uri, body));
+        extensions.insert(approval.asked_by.caller());
+        extensions.insert(approved);
+        // Without one, the grant cannot be checked again, and is refused as missing.
+        if let Some(token) = token {
+            extensions.insert(Bearer {
+                token: Arc::new(zeroize::Zeroizing::new(token)),
+                introspection: None,
+            });
+        }
+        Ok(request)
+    }
+
+    /// Ends the approval as declined, and its offer with it (R26). `None` when it lost a race.
+    async fn decline(
+        &self,
+        approval: Approval,
+        doc: Doc,
+        now: Timestamp,
+    ) -> Result<Option<Value>, PageRefused> {
+        let entry = approval.declined_entry(now);
+        let offer = match (approval.operation, &approval.target) {
+            (Op::AcceptOffer | Op::CounterOffer, Some(id)) => {
+                let keys = vec![Key::new(Kind::Offer, &**id)];
+                self.store.load(keys).await?.into_iter().flatten().next()
+            }
+            _ => None,
+        };
+        let declined = approval.ended(ApprovalStatus::Declined, None);
+        let mut put = vec![over(&doc, &declined)];
+        if let Some(doc) = offer {
+            let offer: Offer = read(&doc)?;
+            if offer.state == OfferState::AwaitingApproval {
+                let declined = Offer {
+                    state: OfferState::Declined,
+                    ..offer
+                };
+                put.push(over(&doc, &declined));
+            }
+        }
+        let unit = Unit {
+            put,
+            entries: vec![entry],
+            ..Unit::default()
+        };
+        match self.store.commit(unit, self.seal.clone()).await {
+            Ok(_) => Ok(Some(declined.view(now))),
+            Err(CommitError::Conflict | CommitError::KeyTaken) => Ok(None),
+            Err(CommitError::Store(error)) => Err(error.into()),
+        }
+    }
+
+    /// What the browser gets once the parked action has run. The decision ends the approval in its own unit; a refusal
+    /// before it, such as the grant's, ends it here.
+    async fn outcome(&self, approved: &Approved, response: Response<Body>) -> Response<Body> {
+        let refusal = response.extensions().get::<Refusal>().cloned();
+        match self.ended(approved, refusal.as_ref()).await {
+            Ok(Some(view)) => answered(&view),
+            Ok(None) => match refusal {
+                Some(refusal) => PageRefused::from(refusal).into_response(),
+                None => response,
+            },
+            Err(refused) => refused.into_response(),
+        }
+    }
+
+    async fn ended(
+        &self,
+        approved: &Approved,
+        refusal: Option<&Refusal>,
+    ) -> Result<Option<Value>, PageRefused> {
+        for _ in 0..ATTEMPTS {
+            let now = self.clock.now();
+            let (approval, doc) =
+                load(&*self.store, &approved.approval_id, &approved.seller).await?;
+            if approval.status != ApprovalStatus::Pending {
+                return Ok(Some(approval.view(now)));
+            }
+            let Some(refusal) = refusal else {
+                return Ok(None);
+            };
+            if let Code::Protocol(ProtocolError::Unavailable | ProtocolError::IdempotencyConflict) =
+                refusal.code()
+            {
+                // Nothing was executed; the seller can try again.
+                return Ok(None);
+            }
+            let outcome = refused_outcome(refusal);
+            let ended = approval.ended(ApprovalStatus::Approved, Some(outcome));
+            let mut put = vec![over(&doc, &ended)];
+            put.extend(approved.also.iter().cloned());
+            let unit = Unit {
+                put,
+                ..Unit::default()
+            };
+            match self.store.commit(unit, self.seal.clone()).await {
+                Ok(_) => return Ok(Some(ended.view(now))),
+                Err(CommitError::Conflict | CommitError::KeyTaken) => {}
+                Err(CommitError::Store(error)) => return Err(error.into()),
+            }
+        }
+        Err(Refusal::unavailable("too many requests change this at once; try again").into())
+    }
+}
+
+/// The seller's approval of this id; another seller's is as if absent (R5).
+pub(crate) async fn load(
+    store: &dyn Store,
+    id: &str,
+    seller: &str,
+) -> Result<(Approval, Doc), PageRefused> {
+    let docs = store.load(vec![Key::new(Kind::Approval, id)]).await?;
+    let doc = docs.into_iter().flatten().next();
+    let doc = doc.ok_or_else(Refusal::not_found)?;
+    let approval: Approval = read(&doc)?;
+    if approval.seller != seller {
+        return Err(Refusal::not_found().into());
+    }
+    Ok((approval, doc))
+}
+
+fn read<T: serde::de::DeserializeOwned>(doc: &Doc) -> Result<T, PageRefused> {
+    // No message of the parser: it might quote proposed terms.
+    serde_json::from_slice(&doc.body).map_err(|_| {
+        let kind = doc.key.kind.as_str();
+        tracing::error!(kind, "a stored document is not readable");
+        Refusal::unavailable("a stored document is not readable; nothing was executed").into()
+    })
+}
+
+/// The write of a new value over the document as it was read; it has ended, so that no sweep looks at it again.
+fn over<T: serde::Serialize>(doc: &Doc, value: &T) -> Put {
+    Put {
+        key: doc.key.clone(),
+        expected: doc.version,
+        parent: None,
+        due: None,
+        body: serde_json::to_vec(value)
+            .expect("our documents serialise")
+            .into(),
+    }
+}
+
+fn answered(view: &Value) -> Response<Body> {
+    json_response(StatusCode::OK, &json!({"approval": view})).map(Body::from)
+}
+
+fn read_answer(headers: &HeaderMap, body: &[u8]) -> Result<Answer, PageRefused> {
+    let value = page_body(headers, "approval-response", body)?;
+    Ok(Answer::deserialize(value)
+        .map_err(|_| Refusal::invalid("the body does not have the form that this takes"))?)
+}
+
+/// The JSON body of a page's POST, which satisfies its schema. Only `application/json` is taken: no form of another
+/// site can send that.
+pub(crate) fn page_body(
+    headers: &HeaderMap,
+    schema: &str,
+    body: &[u8],
+) -> Result<Value, PageRefused> {
+    let json = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.split(';').next())
+        .is_some_and(|v| v.trim().eq_ignore_ascii_case("application/json"));
+    if !json {
+        return Err(Refusal::invalid("send the body as Content-Type: application/json").into());
+    }
+    let value = schema::parse(body)
+        .map_err(|e| Refusal::invalid(format!("the body was not understood: {e}")))?;
+    schema::validate(schema, &value)
+        .map_err(|e| Refusal::invalid(format!("the body does not satisfy {schema}: {e}")))?;
+    Ok(value)
+}
