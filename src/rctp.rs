@@ -44,6 +44,7 @@ use crate::{
         policy::{Limits, OfferBudget, OfferExpiry, Policy, Tiers},
         profile,
         record::{Entry, Event, Seal, SealError, Sealed, Subject, SubjectKind},
+        term_set::{TermSet, TermSets},
         terms::{PrivateTerms, PublicTerms},
         time::Timestamp,
     },
@@ -179,7 +180,7 @@ impl Rctp {
         profile::gateway(
             &endpoint,
             &self.0.policy,
-            &self.0.policy.term_sets,
+            &self.0.policy.term_sets.names(),
             &self.0.keys,
         )
     }
@@ -496,6 +497,8 @@ pub struct RctpBuilder {
     key: Option<SigningKey>,
     former_keys: Vec<Value>,
     policy: Policy,
+    term_sets: Vec<String>,
+    own_term_sets: Vec<TermSet>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     provider: &'static dyn Provider,
@@ -523,6 +526,8 @@ impl Default for RctpBuilder {
             key: None,
             former_keys: Vec::new(),
             policy: Policy::default(),
+            term_sets: TermSets::reference().names(),
+            own_term_sets: Vec::new(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             provider: default_provider(),
@@ -642,9 +647,15 @@ impl RctpBuilder {
         self
     }
 
-    /// The term sets that are enforced (binding 4.1).
+    /// Which of the registered term sets are enforced (binding 4.1), beside the marketplace's own; by default all.
     pub fn term_sets<I: IntoIterator<Item = S>, S: Into<String>>(mut self, names: I) -> Self {
-        self.policy.term_sets = names.into_iter().map(Into::into).collect();
+        self.term_sets = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// A term set of the marketplace's own, which is enforced too.
+    pub fn term_set(mut self, definition: TermSet) -> Self {
+        self.own_term_sets.push(definition);
         self
     }
 
@@ -752,6 +763,7 @@ impl RctpBuilder {
         let public = self.public()?;
         self.policy.tiers.check()?;
         self.check_numbers()?;
+        let term_sets = self.enforced_term_sets()?;
         let introspect = self.introspect()?;
         let store = self.required_store()?;
         let key = self.key.clone().ok_or_else(|| {
@@ -783,7 +795,10 @@ impl RctpBuilder {
             self.reconcile.clone(),
             true,
         );
-        let policy = Arc::new(self.policy.clone());
+        let policy = Arc::new(Policy {
+            term_sets,
+            ..self.policy.clone()
+        });
         let public_url: Arc<str> = public.url.into();
         let mut keys = vec![key.public_jwk()];
         keys.extend(self.former_keys.iter().cloned());
@@ -903,15 +918,25 @@ impl RctpBuilder {
         if self.body_limit == 0 {
             return Err(BuildError("body_limit is 0; write at least 1".into()));
         }
-        if self.policy.term_sets.is_empty() {
+        Ok(())
+    }
+
+    fn enforced_term_sets(&self) -> Result<TermSets, BuildError> {
+        let mut registered = TermSets::reference();
+        for own in &self.own_term_sets {
+            registered = registered
+                .with(own.clone())
+                .map_err(|why| format!("term_set: {why}"))?;
+        }
+        let own = self.own_term_sets.iter().map(TermSet::name);
+        let names = self.term_sets.iter().map(String::as_str).chain(own);
+        let enforced = registered
+            .select(names)
+            .map_err(|why| format!("term_sets: {why}; define one of your own with .term_set(…)"))?;
+        if enforced.is_empty() {
             return Err(BuildError("term_sets is empty; name at least one".into()));
         }
-        match self.policy.term_sets.iter().find(|name| !is_term_set(name)) {
-            Some(name) => Err(BuildError(format!(
-                "term_sets: `{name}` is no name of a term set; write one like goods-1"
-            ))),
-            None => Ok(()),
-        }
+        Ok(enforced)
     }
 
     fn public(&self) -> Result<Public, BuildError> {
@@ -1015,14 +1040,6 @@ impl RctpBuilder {
             "fetching profiles needs the feature `fetch`; enable it, or write fetch_with(…)".into(),
         ))
     }
-}
-
-/// Whether the schemas take the name, so that requests can carry it.
-fn is_term_set(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_lowercase())
-        && name.len() <= 64
-        && bytes.all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b':' | b'-'))
 }
 
 /// What the public URL says.

@@ -22,6 +22,7 @@ use tower_rctp::protocol::{
     profile::Duties,
     record::{Entry, Subject, SubjectKind},
     refusal::{Code, ProtocolError, Reason, Refusal},
+    term_set::TermSets,
     terms::{BuyerRequirements, Floor, FulfillmentOption, PrivateTerms, PublicTerms},
     time::Timestamp,
 };
@@ -1408,7 +1409,7 @@ mod the_order_of_the_checks {
     #[test]
     fn create_listing_is_grant_terms_tier() {
         let unknown_set: Break = ("term set", |c| {
-            c.policy.term_sets = vec!["other".into()];
+            c.policy.term_sets = TermSets::none();
         });
         for tier in [TIER_ASK, TIER_FORBID] {
             assert_order(Op::CreateListing, &[NO_GRANT, unknown_set, tier]);

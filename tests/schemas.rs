@@ -24,6 +24,7 @@ use tower_rctp::{
         record::{Entry, Event, FIRST_PREV_HASH, Seal, Subject, SubjectKind},
         refusal::{ProtocolError, Reason, Refusal},
         schema::{FILES, parse, validate},
+        term_set::{Rule, TermName, TermSet, TermSets, Violation},
         terms::{BuyerRequirements, FulfillmentOption, PublicTerms},
         time::Timestamp,
     },
@@ -84,7 +85,15 @@ fn every_reference_resolves() {
 #[test]
 fn every_body_of_the_table_is_compiled_in_and_nothing_else_but_what_they_need() {
     let bodies = TABLE.iter().filter_map(|row| row.body);
-    let wanted: BTreeSet<&str> = bodies.chain(["common", "ucp-profile"]).collect();
+    let wanted: BTreeSet<&str> = bodies
+        .chain([
+            "common",
+            "listing-terms",
+            "term-set",
+            "terms-submission",
+            "ucp-profile",
+        ])
+        .collect();
     let compiled: BTreeSet<&str> = FILES.iter().map(|(name, _)| *name).collect();
     assert_eq!(compiled, wanted);
     for (name, text) in FILES {
@@ -607,6 +616,18 @@ fn every_refusal_has_the_body_of_the_error_schema() {
     for error in PROTOCOL_ERRORS {
         fits("error", &body(Refusal::protocol(error, "why")));
     }
+    let violation = |(term, rule): (&str, Rule)| Violation {
+        term: term.into(),
+        rule,
+        message: "why".into(),
+    };
+    let terms = TermName::ALL.iter().map(|name| name.as_str()).chain(["*"]);
+    let all = terms.flat_map(|term| Rule::ALL.map(|rule| violation((term, rule))));
+    let refused = Refusal::forbid(Reason::TermsInvalid, "why").fields(all.collect());
+    fits("error", &body(refused.clone()));
+    fits("error", &body(refused.fields(Vec::new())));
+    let elsewhere = Refusal::not_found().fields(vec![violation(("floor", Rule::Max))]);
+    assert!(!validator("error").is_valid(&body(elsewhere)));
     fits("error", &body(Refusal::not_found()));
     fits("error", &body(Refusal::unavailable("why")));
 }
@@ -756,7 +777,7 @@ fn the_gateway_profile_fits_its_schema_and_that_of_every_profile() {
         let profile = profile::gateway(
             "https://market.example/",
             &policy,
-            &policy.term_sets,
+            &policy.term_sets.names(),
             &[key.public_jwk()],
         );
         fits("gateway-profile", &profile);
@@ -858,46 +879,48 @@ fn the_terms_registry_is_the_ten_names() {
     assert_eq!(names, public);
     let in_sets = strings(&schema("term-set")["$defs"]["term"]["properties"]["name"]["enum"]);
     assert_eq!(in_sets, column(&terms, "name"));
+
+    for (term, name) in terms.iter().zip(TermName::ALL) {
+        assert_eq!(term["name"], json!(name));
+        assert_eq!(term["name"], name.as_str());
+        assert_eq!(term["type"], json!(name.kind()));
+        assert_eq!(term["visibility"], json!(name.visibility()));
+    }
+    let submitted = schema("listing-terms")["properties"].clone();
+    let submitted: BTreeSet<String> = submitted.as_object().unwrap().keys().cloned().collect();
+    let names: BTreeSet<String> = column(&terms, "name").into_iter().collect();
+    assert_eq!(submitted, names);
+    let field = &schema("error")["$defs"]["field"]["properties"];
+    let mut in_errors = strings(&field["term"]["enum"]);
+    assert_eq!(in_errors.pop().unwrap(), "*");
+    assert_eq!(in_errors, column(&terms, "name"));
+    let rules = Rule::ALL.map(|rule| {
+        assert_eq!(json!(rule), rule.as_str());
+        rule.as_str().to_owned()
+    });
+    assert_eq!(strings(&field["rule"]["enum"]), rules);
+    let constraints = schema("term-set")["$defs"]["constraints"]["properties"].clone();
+    let constraints: BTreeSet<&str> = constraints
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|name| rules.iter().find(|rule| *rule == name).unwrap().as_str())
+        .collect();
+    assert_eq!(constraints.len(), 6);
 }
 
 #[test]
 fn the_reference_term_sets_are_whole() {
-    let terms = registry("terms", "terms");
     let sets = registry("term-sets", "term_sets");
-    assert_eq!(column(&sets, "name"), Policy::default().term_sets);
-    for set in &sets {
+    let reference = TermSets::reference();
+    assert_eq!(reference, Policy::default().term_sets);
+    assert_eq!(column(&sets, "name"), reference.names());
+    for (set, read) in sets.iter().zip(reference.iter()) {
         fits("term-set", set);
-        for term in set["terms"].as_array().unwrap() {
-            let registered = terms.iter().find(|t| t["name"] == term["name"]).unwrap();
-            assert_eq!(term["type"], registered["type"]);
-            assert_eq!(term["visibility"], registered["visibility"]);
-        }
-        for (category, defaults) in set["category_defaults"].as_object().unwrap() {
-            let read = PublicTerms::deserialize(defaults).unwrap();
-            assert_eq!(json!(read), *defaults, "{category}");
-            for term in set["terms"].as_array().unwrap() {
-                let name = term["name"].as_str().unwrap();
-                let due = term["required"] == true && term["visibility"] == "public";
-                assert!(
-                    !due || defaults.get(name).is_some(),
-                    "{category} lacks {name}"
-                );
-                if let (Some(value), Some(bounds)) = (
-                    defaults.get(name).and_then(Value::as_i64),
-                    term.get("constraints"),
-                ) {
-                    let bound = |name: &str| bounds.get(name).and_then(Value::as_i64);
-                    assert!(
-                        bound("min").is_none_or(|min| min <= value),
-                        "{category} {name}"
-                    );
-                    assert!(
-                        bound("max").is_none_or(|max| value <= max),
-                        "{category} {name}"
-                    );
-                }
-            }
-        }
+        assert_eq!(read.check(), Ok(()));
+        // Nothing is read that is not written back: what the hosted page gets is what is published.
+        assert_eq!(json!(read), *set);
+        assert_eq!(TermSet::deserialize(set).unwrap(), *read);
     }
 }
 

@@ -710,7 +710,7 @@ fn deal_terms(
     match &facts.requested {
         Requested::Nothing => Ok(()),
         Requested::Price(price) => in_currency(price),
-        Requested::Listing(new) if !policy.term_sets.contains(&new.term_set) => invalid(
+        Requested::Listing(new) if policy.term_sets.get(&new.term_set).is_none() => invalid(
             "this marketplace does not enforce that term_set; see config.term_sets of its profile",
         ),
         Requested::Listing(_) => Ok(()),

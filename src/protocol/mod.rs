@@ -7,6 +7,7 @@
 //! | [`profile`] | UCP profiles of operators and of the gateway | 1, 10 |
 //! | [`grant`] | the agent grant and its seven checks | 3.3 |
 //! | [`listing`], [`offer`], [`deal`], [`money`], [`terms`] | the objects of a sale and their transitions | 4, 5 |
+//! | [`term_set`] | which terms a listing carries, and what the seller's values must keep | 4.1, 4.2 |
 //! | [`policy`] | what a marketplace sets: tiers, budget, expiry | 3.1, 5.2, 6 |
 //! | [`decision`] | the check order | 6 |
 //! | [`refusal`] | reasons, protocol errors, and their HTTP form | 6 |
@@ -29,6 +30,7 @@ pub mod question;
 pub mod record;
 pub mod refusal;
 pub mod schema;
+pub mod term_set;
 pub mod terms;
 pub mod time;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::operation::Verb;
+use super::{operation::Verb, term_set::TermSets};
 
 /// How far an agent may act: from `auto` to `forbid`, stricter is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -209,7 +209,7 @@ pub struct Policy {
     /// How long an approval waits and a checkout holds, and how often a seller is asked.
     pub limits: Limits,
     /// The term sets that the gateway enforces (binding 4.1).
-    pub term_sets: Vec<String>,
+    pub term_sets: TermSets,
 }
 
 impl Default for Policy {
@@ -219,7 +219,7 @@ impl Default for Policy {
             budget: OfferBudget::default(),
             expiry: OfferExpiry::default(),
             limits: Limits::default(),
-            term_sets: vec!["goods-1".to_owned()],
+            term_sets: TermSets::reference(),
         }
     }
 }

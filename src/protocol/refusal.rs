@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
-use super::{decision::Decision, operation::Verb};
+use super::{decision::Decision, operation::Verb, term_set::Violation};
 
 /// A reason to forbid (the registry of reasons; binding 3.3, 5, 6, 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -164,8 +164,10 @@ pub struct Refusal {
     message: Cow<'static, str>,
     action: Option<Verb>,
     retry_after: Option<u64>,
-    offer_id: Option<String>,
-    listing_id: Option<String>,
+    // Boxed slices, so that a `Result` with a refusal stays small.
+    offer_id: Option<Box<str>>,
+    listing_id: Option<Box<str>>,
+    fields: Box<[Violation]>,
     /// The seller whose grant was refused, where introspection told; for the record only.
     pub(crate) sub: Option<String>,
 }
@@ -180,6 +182,8 @@ struct ErrorBody<'a> {
     offer_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     listing_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    fields: &'a [Violation],
 }
 
 impl Refusal {
@@ -191,6 +195,7 @@ impl Refusal {
             retry_after: None,
             offer_id: None,
             listing_id: None,
+            fields: Box::default(),
             sub: None,
         }
     }
@@ -240,14 +245,21 @@ impl Refusal {
     /// Names the offer.
     #[must_use]
     pub fn offer(mut self, id: impl Into<String>) -> Self {
-        self.offer_id = Some(id.into());
+        self.offer_id = Some(id.into().into());
         self
     }
 
     /// Names the listing.
     #[must_use]
     pub fn listing(mut self, id: impl Into<String>) -> Self {
-        self.listing_id = Some(id.into());
+        self.listing_id = Some(id.into().into());
+        self
+    }
+
+    /// Names the terms that break a rule, with `terms_invalid`.
+    #[must_use]
+    pub fn fields(mut self, violations: Vec<Violation>) -> Self {
+        self.fields = violations.into();
         self
     }
 
@@ -303,6 +315,7 @@ impl Refusal {
             retry_after: self.retry_after,
             offer_id: self.offer_id.as_deref(),
             listing_id: self.listing_id.as_deref(),
+            fields: &self.fields,
         }
     }
 

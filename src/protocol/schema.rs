@@ -36,9 +36,12 @@ files!(
     "listing-create-request",
     "listing-reprice-request",
     "listing-set-terms-request",
+    "listing-terms",
     "offer-counter-request",
     "offer-create-request",
     "question-request",
+    "term-set",
+    "terms-submission",
     "ucp-profile",
 );
 

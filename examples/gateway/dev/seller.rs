@@ -71,7 +71,7 @@ pub(super) async fn publish(rctp: &Rctp, seller: &str, new: NewListing) -> Resul
         category: None,
         list_price: new.list_price,
         // There is at least one, or RCTP would not have been built.
-        term_set: rctp.policy().term_sets.first().cloned().unwrap_or_default(),
+        term_set: rctp.policy().term_sets.names().swap_remove(0),
         terms: None,
         created_at: now,
     };
