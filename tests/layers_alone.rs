@@ -55,6 +55,7 @@ use tower_rctp::{
         policy::{Limits, OfferBudget, OfferExpiry, Tier, Tiers},
         record::SubjectKind,
         refusal::{Reason, Refusal},
+        term_set::TermSets,
     },
     store::{BoxFuture, CommitError, IdempotencyKey, MemoryStore, Store, StoredResponse, Used},
 };
@@ -1459,6 +1460,7 @@ async fn a_public_url_with_a_path_is_a_prefix_of_every_operation() {
 
 #[tokio::test]
 async fn every_wrong_setting_names_itself() {
+    let goods = TermSets::reference().get("goods-1").unwrap().clone();
     let market = Market::on(Backing::memory().await).await;
     let key = || market.gateway_key.clone();
     let whole = || {
@@ -1647,6 +1649,8 @@ async fn every_wrong_setting_names_itself() {
         ("body_limit", whole().body_limit(0)),
         ("term_sets", whole().term_sets::<[&str; 0], _>([])),
         ("term_sets", whole().term_sets(["No Name"])),
+        ("term_sets", whole().term_sets(["goods-1", "goods-2"])),
+        ("term_set", whole().term_set(goods)),
     ];
     for (n, (setting, builder)) in table.into_iter().enumerate() {
         let error = match builder.build() {

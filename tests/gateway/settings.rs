@@ -74,6 +74,7 @@ fn every_wrong_setting_is_named_with_what_to_write() {
         ("dev = true\nmechanisms = []".into(), &["mechanisms", "http_signature"]),
         ("mechanisms = ['mtls']".into(), &["mechanisms[0]", "http_signature", "oauth"]),
         ("dev = true\nterm_sets = []".into(), &["term_sets", "at least one"]),
+        ("dev = true\nterm_sets = ['goods-9']".into(), &["term_sets", "goods-9", "goods-1"]),
         ("[tiers]\n'dev.rctp.deal:x' = { default_tier = 'no' }".into(), &["tiers", "default_tier", "auto"]),
         (
             "dev = true\n[tiers]\n'dev.rctp.deal:x' = { default_tier = 'ask', allowed_tiers = ['ask'] }".into(),
