@@ -26,6 +26,8 @@ pub(super) struct Opened {
     pub(super) file: File,
     pub(super) writer: Connection,
     pub(super) readers: Vec<Connection>,
+    /// They read too, and wait for no lock.
+    pub(super) lookups: Vec<Connection>,
 }
 
 pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, SqliteError> {
@@ -37,7 +39,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
     let opened = || -> rusqlite::Result<Result<Opened, SqliteError>> {
         let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         make_private(path);
-        let mut writer = connect(path, create, options)?;
+        let mut writer = connect(path, create, options.busy_timeout)?;
         if let Err(refused) = recognise(&mut writer, path)? {
             return Ok(Err(refused));
         }
@@ -60,9 +62,12 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
         migrate(&mut writer)?;
 
         let read_only = OpenFlags::SQLITE_OPEN_READ_ONLY;
-        let readers = (0..options.readers.max(1))
-            .map(|_| connect(path, read_only, options))
-            .collect::<Result<_, _>>()?;
+        let read = |patience| -> rusqlite::Result<Vec<Connection>> {
+            (0..options.readers.max(1))
+                .map(|_| connect(path, read_only, patience))
+                .collect()
+        };
+        let (readers, lookups) = (read(options.busy_timeout)?, read(Duration::ZERO)?);
         let file = File {
             identity: identity(path),
             path: path.clone(),
@@ -71,6 +76,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
             file,
             writer,
             readers,
+            lookups,
         }))
     };
     opened().unwrap_or_else(|error| Err(refusal(path, &error)))
@@ -86,10 +92,10 @@ fn make_private(path: &Path) {
     let _ = options.open(path);
 }
 
-fn connect(path: &Path, how: OpenFlags, options: &SqliteOptions) -> rusqlite::Result<Connection> {
-    // Each connection stays with one thread.
+fn connect(path: &Path, how: OpenFlags, patience: Duration) -> rusqlite::Result<Connection> {
+    // Each connection is with one thread at a time.
     let db = Connection::open_with_flags(path, how | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    db.busy_timeout(options.busy_timeout)?;
+    db.busy_timeout(patience)?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(db)
 }

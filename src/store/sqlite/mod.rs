@@ -55,7 +55,8 @@ pub struct SqliteStore {
 pub struct SqliteOptions {
     /// How many units may share one transaction.
     pub max_group: usize,
-    /// How many connections read. Reads wait for nobody but each other.
+    /// How many connections read on the caller's thread, for lookups by key, and how many on threads of their own. Reads
+    /// wait for nobody but each other.
     pub readers: usize,
     /// How long to wait for another process that writes.
     pub busy_timeout: Duration,
@@ -173,7 +174,7 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     fn load(&self, keys: Vec<Key>) -> BoxFuture<'_, Result<Vec<Option<Doc>>, StoreError>> {
-        self.workers.read(move |db| rows::load(db, keys))
+        self.workers.look_up(move |db| rows::load(db, &keys))
     }
 
     fn list(
@@ -197,7 +198,7 @@ impl Store for SqliteStore {
         since: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<Vec<Timestamp>>, StoreError>> {
         self.workers
-            .read(move |db| rows::windows(db, &names, since))
+            .look_up(move |db| rows::windows(db, &names, since))
     }
 
     fn used(
@@ -205,7 +206,7 @@ impl Store for SqliteStore {
         key: IdempotencyKey,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<Used>, StoreError>> {
-        self.workers.read(move |db| rows::used(db, &key, now))
+        self.workers.look_up(move |db| rows::used(db, &key, now))
     }
 
     fn chain(

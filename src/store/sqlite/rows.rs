@@ -15,15 +15,19 @@ use crate::{
     wire::digest::sha256,
 };
 
-pub(super) fn load(db: &Connection, keys: Vec<Key>) -> Result<Vec<Option<Doc>>, StoreError> {
+pub(super) fn load(db: &Connection, keys: &[Key]) -> Result<Vec<Option<Doc>>, StoreError> {
     let sql = "SELECT version, body FROM docs WHERE kind = ?1 AND id = ?2";
-    let load = |key: Key| {
+    let load = |key: &Key| {
         let found = one(db, sql, params![key.kind.as_str(), key.id], |row| {
             Ok((version(row, 0)?, body(row, 1)?))
         })?;
-        Ok(found.map(|(version, body)| Doc { key, version, body }))
+        Ok(found.map(|(version, body)| Doc {
+            key: key.clone(),
+            version,
+            body,
+        }))
     };
-    keys.into_iter().map(load).collect()
+    keys.iter().map(load).collect()
 }
 
 pub(super) fn list(

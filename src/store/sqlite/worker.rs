@@ -26,6 +26,7 @@ const CHECKPOINT_PAGES: i64 = 1000;
 pub(super) struct Workers {
     writes: Arc<Queue<Box<dyn Write>>>,
     reads: Arc<Queue<Read>>,
+    lookups: Vec<Mutex<Connection>>,
     writer: Option<JoinHandle<()>>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -42,6 +43,7 @@ impl Workers {
         let mut workers = Self {
             writes: Arc::default(),
             reads: Arc::default(),
+            lookups: Vec::new(),
             writer: None,
             readers: Vec::new(),
         };
@@ -52,8 +54,9 @@ impl Workers {
                 file,
                 writer,
                 readers,
+                lookups,
             }) => {
-                if opened.send(Ok(readers)).is_ok() {
+                if opened.send(Ok((readers, lookups))).is_ok() {
                     write_all(&writer, &file, &writes, options.max_group);
                 }
             }
@@ -62,9 +65,10 @@ impl Workers {
             }
         };
         workers.writer = Some(spawn("rctp-sqlite-write", writer).map_err(failed)?);
-        let readers = wait
+        let (readers, lookups) = wait
             .await
             .map_err(|_| failed("its thread panicked".into()))??;
+        workers.lookups = lookups.into_iter().map(Mutex::new).collect();
         for reader in readers {
             let reads = workers.reads.clone();
             let reader = spawn("rctp-sqlite-read", move || read_all(&reader, &reads));
@@ -88,6 +92,26 @@ impl Workers {
         })
     }
 
+    /// Runs `work`, which looks a few rows up, here and now: a thread would take longer to wake. Where no connection is
+    /// free, and where it fails, which may be for a lock that is not waited for here, a thread does it.
+    pub(super) fn look_up<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, StoreError>> {
+        Box::pin(async move {
+            if let Some(found) = self.look_up_here(&work) {
+                return Ok(found);
+            }
+            self.read(work).await
+        })
+    }
+
+    fn look_up_here<T>(&self, work: impl Fn(&Connection) -> Result<T, StoreError>) -> Option<T> {
+        let db = self.lookups.iter().find_map(|db| db.try_lock().ok())?;
+        let snapshot = Snapshot::of(&db).ok()?;
+        work(snapshot.0).ok()
+    }
+
     /// Runs `work` on the thread that writes, and answers once that is durable.
     pub(super) fn write<T: Send + 'static>(
         &self,
@@ -108,6 +132,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         // The writer goes last: only a connection that may write can fold the WAL into the file, and the last does.
+        self.lookups.clear();
         self.reads.close();
         for reader in self.readers.drain(..) {
             let _ = reader.join();
