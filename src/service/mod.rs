@@ -1,4 +1,8 @@
 //! Whole endpoints to mount.
 
 pub mod discovery;
+#[cfg(feature = "approvals")]
+pub mod enrolment;
 pub mod market;
+#[cfg(feature = "approvals")]
+pub mod session;
