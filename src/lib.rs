@@ -65,7 +65,7 @@
 //! | `sqlite` | | [`store::SqliteStore`] |
 //! | `axum` | | extractors, and [`Rctp`]`::protect` |
 //! | `client` | | `client::Signer`, the agent's side |
-//! | `approvals` | | the seller's browser: `service::session`, `service::enrolment` |
+//! | `approvals` | | the seller's browser: `service::passkeys`, `service::session`, `service::enrolment` |
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "p256")))]
 compile_error!("tower-rctp needs a crypto provider: enable the feature `aws-lc-rs` or `p256`");

@@ -5,4 +5,6 @@ pub mod discovery;
 pub mod enrolment;
 pub mod market;
 #[cfg(feature = "approvals")]
+pub mod passkeys;
+#[cfg(feature = "approvals")]
 pub mod session;
