@@ -102,7 +102,10 @@ impl PasskeySessions {
         let secure = if self.secure { "; Secure" } else { "" };
         let cookie =
             format!("{name}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}");
-        HeaderValue::try_from(cookie).ok()
+        let mut cookie = HeaderValue::try_from(cookie).ok()?;
+        // Keeps it out of logs.
+        cookie.set_sensitive(true);
+        Some(cookie)
     }
 
     fn read(&self, headers: &HeaderMap) -> Option<String> {
@@ -261,6 +264,7 @@ mod tests {
             .expect("two");
         assert!(pair.starts_with("__Host-rctp_session="), "{pair}");
         assert!(!pair.contains("anna"), "{pair}");
+        assert_eq!(format!("{cookie:?}"), "Sensitive");
         let strict = "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure";
         assert_eq!(rest, strict);
 
