@@ -1,7 +1,7 @@
 // One approval: what is asked, the terms form of the listing verbs, the answer, and what came of it.
 
 import {
-  Failure, api, askPasskey, button, decimal, digits, el, has, left, locale, message, moment, money, named, note, now,
+  api, askPasskey, button, decimal, digits, el, has, left, locale, measured, message, moment, money, named, note, now,
   passkeys, problem, rich, say, show, signIn, t, why,
 } from './pages.js';
 
@@ -14,7 +14,6 @@ let open = false;
 let timer;
 
 async function load() {
-  clearInterval(timer);
   try {
     view(await api(`${page}/request`));
   } catch (error) {
@@ -25,9 +24,16 @@ async function load() {
   }
 }
 
+/** Shows what became of it meanwhile; while it still waits, a half-filled form is left alone. */
+async function check() {
+  const data = open && await api(`${page}/request`).catch(() => null);
+  if (data && open && data.status !== 'pending') view(data);
+}
+
 const toList = () => el('p', {}, el('a', { href: '/approve', id: 'to-list' }, t('to_list')));
 
 function view(data) {
+  clearInterval(timer);
   open = data.status === 'pending';
   if (open) pending(data);
   else outcome(data.approval_request, data.status, data.decision);
@@ -43,13 +49,13 @@ function heading(key, { display, action }) {
   return el('h1', {}, rich(`${key}_${action}`, values));
 }
 
-function facts({ display }) {
+function facts({ display }, all) {
   const { deal_terms, list_price } = display;
   const price = priceOf(display);
   const rows = [
     ['price', price && money(price), 'amount'],
     ['list_price', list_price && money(list_price), price ? '' : 'amount'],
-    ['title', display.title],
+    ['title', all && display.title],
     ['category', display.category && named(display.category)],
     ['description', display.description, 'prose'],
     ['question', display.question, 'prose'],
@@ -58,7 +64,7 @@ function facts({ display }) {
     ['payment', deal_terms && named(deal_terms.payment.selected_term_id)],
   ];
   return el('dl', { class: 'facts' }, rows.filter(([, value]) => value).map(([name, value, kind]) =>
-    el('div', { 'data-test': `fact-${name}` }, el('dt', {}, t(`fact_${name}`)), el('dd', { class: kind || null, dir: 'auto' }, value))));
+    el('div', { 'data-test': `fact-${name}` }, el('dt', {}, t(`fact_${name}`)), el('dd', { class: kind || null }, el(kind === 'prose' ? 'div' : 'bdi', { dir: 'auto' }, value)))));
 }
 
 const option = (method, chosen) => t('option_of', { method: named(method), option: named(chosen) });
@@ -79,18 +85,16 @@ function asker({ display: { operator, legal_entity, agent } }) {
 function clock(expires) {
   const rest = el('span', { id: 'time-left', role: 'timer' });
   let warned = false;
+  let late = 0;
   const tick = () => {
     const ms = Date.parse(expires) - now();
     rest.textContent = t('time_left', { left: left(expires) });
     rest.classList.toggle('soon', ms < 60000);
-    if (ms < 60000 && !warned) {
+    if (ms < 60000 && ms > 0 && !warned) {
       warned = true;
-      if (ms > 0) say(t('time_short'));
+      say(t('time_short'), true);
     }
-    if (ms <= 0) {
-      clearInterval(timer);
-      timer = setTimeout(load, 1000);
-    }
+    if (ms <= 0 && late++ % 5 === 0) check();
   };
   timer = setInterval(tick, 1000);
   tick();
@@ -128,7 +132,10 @@ function pending(data) {
     if (error.status === 401) {
       // Either the session has ended or the passkey was not accepted; only the first refuses a reading too.
       const ended = await api(`${page}/request`).then(() => false, (again) => again.status === 401);
-      const again = () => complain(note('good', t('signed_in_again')));
+      const again = () => {
+        complain(note('good', t('signed_in_again')));
+        document.getElementById('approve').focus();
+      };
       return complain(ended ? signIn(again, 'h2', t('ended_title'), t('ended_text')) : note('bad', t('passkey_refused')));
     }
     if (error.status === 422 && form && error.body.fields) return form.refuse(error.body.fields);
@@ -181,7 +188,7 @@ function outcome(request, status, decision) {
     : t(has(`${status}_${request.action}`) ? `${status}_${request.action}` : `${status}_text`);
   show(el('article', { class: `card outcome ${state}`, 'data-test': 'outcome', 'data-status': state },
     el('h1', {}, t(`${state}_title`)), el('p', { class: 'lead' }, text),
-    el('h2', {}, t(`verb_${request.action}`)), facts(request)), toList());
+    el('h2', {}, t(`verb_${request.action}`)), facts(request, true)), toList());
 }
 
 // ---- the terms form, from the term set's definition
@@ -242,9 +249,8 @@ function field(term, termSet, value, listPrice) {
   const describedby = `hint-${name} error-${name}`;
   const control = CONTROLS[type]({ name, value, known, constraints, currency: listPrice.currency, describedby });
 
-  const shown = (bound) => (type === 'money' ? money({ amount: bound, currency: listPrice.currency }) : String(bound));
+  const shown = (bound) => (type === 'money' ? money({ amount: bound, currency: listPrice.currency }) : measured(bound, 'day'));
   const explain = (rule) => t(`rule_${rule}`, {
-    label,
     price: money(listPrice),
     min: shown(constraints.min ?? 0),
     max: shown(constraints.max ?? 0),
@@ -257,9 +263,9 @@ function field(term, termSet, value, listPrice) {
     has(`help_${name}`) && t(`help_${name}`),
     secret && value !== undefined && t('proposed'),
     type === 'timestamp' && t('zone', { zone: Intl.DateTimeFormat().resolvedOptions().timeZone }),
-    ...rules.map((rule) => explain(rule)),
+    rules.map((rule) => explain(rule)).join(' '),
   ].filter(Boolean);
-  const hint = el('p', { class: 'hint', id: `hint-${name}` }, hints.join(' '));
+  const hint = el('p', { class: 'hint', id: `hint-${name}` }, hints.map((each) => el('span', {}, `${each} `)));
   const error = el('p', { class: 'error', id: `error-${name}`, hidden: true });
   const title = [label, required ? null : el('span', { class: 'optional' }, ` ${t('optional')}`)];
   const lock = secret && el('p', { class: 'private' }, el('strong', {}, t('private')), ` ${t('private_text')}`);
@@ -269,17 +275,15 @@ function field(term, termSet, value, listPrice) {
   node.classList.add('field', ...(secret ? ['secret'] : []));
   node.dataset.test = `field-${name}`;
   const target = control.group ? node : control.target;
-
-  return {
-    name, label, required, node, target, explain, read: control.read,
-    complain(text) {
-      error.textContent = text;
-      error.hidden = !text;
-      node.classList.toggle('wrong', Boolean(text));
-      if (text && !control.group) target.setAttribute('aria-invalid', 'true');
-      else target.removeAttribute('aria-invalid');
-    },
+  const complain = (text) => {
+    error.textContent = text;
+    error.hidden = !text;
+    node.classList.toggle('wrong', Boolean(text));
+    if (text && !control.group) target.setAttribute('aria-invalid', 'true');
+    else target.removeAttribute('aria-invalid');
   };
+  node.addEventListener('input', () => complain(''));
+  return { name, label, required, node, target, explain, complain, read: control.read };
 }
 
 const input = (name, describedby, more) => el('input', { id: `term-${name}`, 'aria-describedby': describedby, autocomplete: 'off', ...more });
@@ -317,7 +321,7 @@ const CONTROLS = {
       target,
       node: target,
       read() {
-        if (target.validity.badInput) throw new Wrong('malformed');
+        if (target.validity.badInput) throw new Wrong('type');
         if (!target.value) return undefined;
         // What was not changed keeps its seconds and its offset.
         return target.value === before ? value : new Date(target.value).toISOString().replace(/\.\d+/, '');
@@ -333,7 +337,7 @@ const CONTROLS = {
       target,
       node: el('span', { class: 'with short' }, target, el('span', { class: 'unit' }, t('days'))),
       read() {
-        if (target.validity.badInput || target.validity.stepMismatch) throw new Wrong('malformed');
+        if (target.validity.badInput || target.validity.stepMismatch) throw new Wrong('type');
         return target.value === '' ? undefined : Number(target.value);
       },
     };
@@ -453,7 +457,7 @@ function checklist({ name, value, known }, keys, text, labels, join) {
 /** What a person typed as the marketplace's kind of identifier. */
 function slug(text) {
   const id = text.trim().replace(/\s+/g, '_');
-  if (!CHOICE.test(id)) throw new Wrong('malformed');
+  if (!CHOICE.test(id)) throw new Wrong('type');
   return id;
 }
 
@@ -466,12 +470,13 @@ function minor(text, currency) {
   if (!plain) return undefined;
   const point = separator();
   const n = digits(currency);
-  if (point !== '.' && /^\d+\.(\d{1,2}|\d{4,})$/.test(plain)) plain = plain.replace('.', point);
+  // One or two digits are never a group, whichever sign stands before them.
+  plain = plain.replace(/^(\d+)[.,](\d{1,2})$/, `$1${point}$2`);
   const [whole, part = '', ...rest] = plain.split(point);
   const grouped = /^\d{1,3}([.,٬]\d{2,3})*[.,٬]\d{3}$/.test(whole);
-  if (rest.length || !(grouped || /^\d+$/.test(whole)) || !/^\d*$/.test(part) || part.length > n) throw new Wrong('malformed_money');
+  if (rest.length || !(grouped || /^\d+$/.test(whole)) || !/^\d*$/.test(part) || part.length > n) throw new Wrong('money');
   const amount = BigInt(whole.replace(/\D/g, '') + part.padEnd(n, '0'));
-  if (amount < 1n || amount > BigInt(Number.MAX_SAFE_INTEGER)) throw new Wrong('malformed_money');
+  if (amount < 1n || amount > BigInt(Number.MAX_SAFE_INTEGER)) throw new Wrong('money');
   return Number(amount);
 }
 
@@ -481,11 +486,6 @@ function local(time) {
   return new Date(date - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
 }
 
-// Answered on another device or in another tab meanwhile: say so; a form that still waits is left alone.
-document.addEventListener('visibilitychange', async () => {
-  if (document.hidden || !open) return;
-  const data = await api(`${page}/request`).catch(() => null);
-  if (data && open && data.status !== 'pending') view(data);
-});
+document.addEventListener('visibilitychange', () => document.hidden || check());
 
 load();

@@ -19,14 +19,17 @@ function view() {
   const enroll = async () => {
     trouble.replaceChildren();
     say(t('passkey_waiting'));
+    let made = false;
     try {
       const { publicKey, state } = await api('/enroll/options', { ticket });
       const credential = await newPasskey(publicKey);
+      made = true;
       say(t('working'));
       await api('/enroll/complete', { ticket, state, credential });
     } catch (error) {
-      if (error.status === 400) message('ticket-refused', t('ticket_title'), t('ticket_text'));
-      else trouble.replaceChildren(note('bad', error.status === 401 ? t('passkey_refused') : why(error)));
+      const refused = error.status === 400 || error.status === 401;
+      if (refused && !made) message('ticket-refused', t('ticket_title'), t('ticket_text'));
+      else trouble.replaceChildren(note('bad', refused ? t('enroll_refused') : why(error)));
       return;
     } finally {
       say('');

@@ -1,6 +1,6 @@
 // What waits for the seller, and what was answered lately.
 
-import { api, button, el, left, links, message, moment, money, note, problem, rich, say, show, signIn, t } from './pages.js';
+import { api, button, el, left, links, moment, money, problem, rich, say, show, signIn, swap, t } from './pages.js';
 
 const EVERY = 10000;
 let before = null;
@@ -22,17 +22,17 @@ async function load(quietly) {
   const text = JSON.stringify(data.approvals);
   document.getElementById('stale')?.setAttribute('hidden', '');
   if (text === before) return;
-  const focus = document.activeElement?.id;
-  view(data.approvals, before === null && !quietly);
+  const focus = document.activeElement.id;
+  view(data.approvals, quietly ? swap : show);
   before = text;
   if (focus) document.getElementById(focus)?.focus();
 }
 
-function view(approvals) {
+function view(approvals, put) {
   const pending = approvals.filter(({ status }) => status === 'pending');
   const done = approvals.filter(({ status }) => status !== 'pending');
   links(['list', '/approve'], ['grants', t('grants_url')]);
-  show(
+  put(
     el('h1', {}, t('list_title')),
     el('p', { class: 'note bad', id: 'stale', hidden: true }, t('list_stale')),
     pending.length
@@ -41,14 +41,15 @@ function view(approvals) {
     done.length > 0 && el('section', { 'aria-labelledby': 'done-title' },
       el('h2', { id: 'done-title' }, t('done_title')), el('ul', { class: 'rows done', id: 'answered' }, done.map(row))),
   );
-  if (waiting !== null && waiting !== pending.length) say(t(pending.length === 1 ? 'waiting_one' : 'waiting_many', { n: pending.length }));
+  if (waiting !== null && waiting !== pending.length) say(t(pending.length === 1 ? 'waiting_one' : 'waiting_many', { n: pending.length }), true);
   waiting = pending.length;
 }
 
-function row({ approval_id, action, status, created_at, expires_at, display }) {
+function row({ approval_id, action, status, created_at, expires_at, display, decision }) {
+  const state = status === 'approved' && decision?.reason ? 'stopped' : status;
   const price = display.deal_terms?.price ?? display.price ?? display.list_price;
   const stamp = status === 'pending' ? el('span', { class: 'left', 'data-until': expires_at }, t('time_left', { left: left(expires_at) }))
-    : el('span', { class: `pill ${status}` }, t(`status_${status}`));
+    : el('span', { class: `pill ${state}` }, t(`status_${state}`));
   return el('li', { class: 'row', 'data-test': `approval-${approval_id}`, 'data-status': status },
     el('a', { href: `/approve/${encodeURIComponent(approval_id)}`, id: `open-${approval_id}` },
       el('span', { class: 'what' }, t(`verb_${action}`)),

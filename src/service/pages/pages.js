@@ -30,20 +30,31 @@ export function el(tag, attributes = {}, ...children) {
 
 let shown = false;
 
+/** Replaces the page's content and leaves the focus alone. */
+export function swap(...nodes) {
+  main.replaceChildren(...nodes.filter(Boolean));
+  main.removeAttribute('aria-busy');
+  document.title = `${main.querySelector('h1').textContent} – ${t('marketplace')}`;
+}
+
 /** Replaces the page's content; its heading takes the focus, except when the page has just been opened. */
 export function show(...nodes) {
-  main.replaceChildren(...nodes.flat().filter(Boolean));
-  main.removeAttribute('aria-busy');
-  const heading = main.querySelector('h1');
-  if (heading && shown) {
+  swap(...nodes);
+  if (shown) {
+    const heading = main.querySelector('h1');
     heading.tabIndex = -1;
     heading.focus();
   }
   shown = true;
 }
 
-export function say(text) {
+let fading;
+
+/** Says what is going on, or what has just happened, which then fades. */
+export function say(text, fleeting) {
+  clearTimeout(fading);
   status.textContent = text;
+  if (fleeting) fading = setTimeout(() => say(''), 5000);
 }
 
 export const note = (kind, ...content) => el('p', { class: `note ${kind}`, role: kind === 'bad' ? 'alert' : null }, ...content);
@@ -148,10 +159,11 @@ export function left(time) {
   const seconds = Math.max(0, Math.ceil((Date.parse(time) - now()) / 1000));
   const units = [['day', Math.floor(seconds / 86400)], ['hour', Math.floor(seconds / 3600) % 24],
     ['minute', Math.floor(seconds / 60) % 60], ['second', seconds % 60]];
-  const first = units.slice(0, 2).findIndex(([, n]) => n > 0);
-  return units.slice(first).slice(0, 2)
-    .map(([unit, n]) => new Intl.NumberFormat(locale, { style: 'unit', unit, unitDisplay: 'short' }).format(n)).join(' ');
+  const first = units.findIndex(([, n], at) => n > 0 || at === 3);
+  return units.slice(first, first + 2).map(([unit, n]) => measured(n, unit, 'short')).join(' ');
 }
+
+export const measured = (n, unit, unitDisplay = 'long') => new Intl.NumberFormat(locale, { style: 'unit', unit, unitDisplay }).format(n);
 
 /** A marketplace's identifier in words. */
 export function named(id) {
@@ -224,7 +236,7 @@ export function links(...items) {
       await api('/signout', {});
       location.assign('/signin');
     } catch (error) {
-      say(why(error));
+      say(why(error), true);
     }
   });
   document.getElementById('nav').replaceChildren(...items.filter(([, to]) => to).map(([key, to]) => el('a', { href: to, id: `nav-${key}` }, t(`nav_${key}`))), out);

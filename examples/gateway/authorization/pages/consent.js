@@ -1,6 +1,6 @@
 // Consent: what an agent may do by itself, what it must ask for, and until when.
 
-import { api, button, el, note, problem, message, rich, say, show, signIn, t, why } from '/pages/pages.js';
+import { api, button, el, measured, note, problem, message, rich, say, show, signIn, t, why } from '/pages/pages.js';
 
 const ORDER = ['auto', 'ask', 'forbid'];
 
@@ -26,14 +26,15 @@ const choices = ({ tier, allowed_tiers }) => ORDER.filter((each) =>
 
 function view({ client, agent_id, scopes, expires_in_days, max_days, redirect_host }) {
   const trouble = el('div', { id: 'trouble' });
-  const days = [...new Set([7, 30, 90, expires_in_days])].filter((each) => each <= max_days).sort((a, b) => a - b);
+  const usual = Math.min(expires_in_days, max_days);
+  const days = [...new Set([7, 30, 90, usual])].filter((each) => each <= max_days).sort((a, b) => a - b);
   const form = el('form', { id: 'consent', submit: (event) => event.preventDefault() },
     el('h2', {}, t('verbs_title')), el('p', {}, t('verbs_text')),
     scopes.map((each) => el('fieldset', { class: 'field', 'data-test': `scope-${each.verb}` }, el('legend', {}, each.title),
       row(each.scope, choices(each).map((tier) => [tier, t(`tier_${tier}`)]), choices(each).includes(each.tier) ? each.tier : choices(each)[0]))),
     el('p', { class: 'note good' }, t('floor_holds')),
     el('fieldset', { class: 'field', 'data-test': 'expiry' }, el('legend', {}, t('expiry_title')),
-      row('expiry', days.map((each) => [String(each), t(each === 1 ? 'day' : 'days', { n: each })]), String(expires_in_days))));
+      row('expiry', days.map((each) => [String(each), measured(each, 'day')]), String(usual))));
 
   const decide = (decision) => async () => {
     const chosen = new FormData(form);
@@ -52,8 +53,11 @@ function view({ client, agent_id, scopes, expires_in_days, max_days, redirect_ho
       message('leaving', t(`${decision}_title`), t('leaving', { host: redirect_host }));
       location.assign(to);
     } catch (error) {
-      const again = () => trouble.replaceChildren(note('good', t('signed_in_again')));
-      trouble.replaceChildren(error.status === 401 ? signIn(again, 'h2', t('ended_title'), t('ended_text')) : note('bad', why(error)));
+      const again = () => {
+        trouble.replaceChildren(note('good', t('signed_in_again')));
+        document.getElementById('allow').focus();
+      };
+      trouble.replaceChildren(error.status === 401 ? signIn(again, 'h2', t('ended_title'), t('ended_text')) : note('bad', error instanceof TypeError ? t('error_refused') : why(error)));
     } finally {
       say('');
     }
