@@ -10,7 +10,13 @@ function take() {
   if (location.hash) history.replaceState(null, '', location.pathname);
   if (found) ticket = found;
   if (ticket) view();
-  else message('no-ticket', t('no_ticket_title'), t('no_ticket_text'), el('p', {}, el('a', { href: '/signin', id: 'to-signin' }, t('to_signin'))));
+  else
+    message(
+      'no-ticket',
+      t('no_ticket_title'),
+      t('no_ticket_text'),
+      el('p', {}, el('a', { href: '/signin', id: 'to-signin' }, t('to_signin'))),
+    );
 }
 
 function view() {
@@ -35,15 +41,29 @@ function view() {
       say('');
     }
     ticket = null;
-    message('enrolled', t('enrolled_title'), t('enrolled_text'), el('p', {}, el('a', { href: '/approve', id: 'to-list', class: 'primary' }, t('to_list'))));
+    message(
+      'enrolled',
+      t('enrolled_title'),
+      t('enrolled_text'),
+      el('p', {}, el('a', { href: '/approve', id: 'to-list', class: 'primary' }, t('to_list'))),
+    );
   };
 
-  show(el('article', { class: 'card plain', 'data-test': 'enroll' },
-    el('h1', {}, t('enroll_title')),
-    el('p', { class: 'lead' }, t('enroll_text')),
-    el('ul', { class: 'points' }, ['enroll_device', 'enroll_secret', 'enroll_ask'].map((key) => el('li', {}, t(key)))),
-    trouble,
-    passkeys ? button('enroll', t('enroll_button'), 'primary', enroll) : note('bad', t('passkey_unsupported'))));
+  show(
+    el(
+      'article',
+      { class: 'card plain', 'data-test': 'enroll' },
+      el('h1', {}, t('enroll_title')),
+      el('p', { class: 'lead' }, t('enroll_text')),
+      el(
+        'ul',
+        { class: 'points' },
+        ['enroll_device', 'enroll_secret', 'enroll_ask'].map((key) => el('li', {}, t(key))),
+      ),
+      trouble,
+      passkeys ? button('enroll', t('enroll_button'), 'primary', enroll) : note('bad', t('passkey_unsupported')),
+    ),
+  );
 }
 
 addEventListener('hashchange', take);

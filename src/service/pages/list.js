@@ -37,29 +37,53 @@ function view(approvals, put) {
     el('p', { class: 'note bad', id: 'stale', hidden: true }, t('list_stale')),
     pending.length
       ? el('ul', { class: 'rows', id: 'waiting' }, pending.map(row))
-      : el('div', { class: 'card empty', 'data-test': 'empty' }, el('h2', {}, t('empty_title')), el('p', {}, t('empty_text'))),
-    done.length > 0 && el('section', { 'aria-labelledby': 'done-title' },
-      el('h2', { id: 'done-title' }, t('done_title')), el('ul', { class: 'rows done', id: 'answered' }, done.map(row))),
+      : el(
+          'div',
+          { class: 'card empty', 'data-test': 'empty' },
+          el('h2', {}, t('empty_title')),
+          el('p', {}, t('empty_text')),
+        ),
+    done.length > 0 &&
+      el(
+        'section',
+        { 'aria-labelledby': 'done-title' },
+        el('h2', { id: 'done-title' }, t('done_title')),
+        el('ul', { class: 'rows done', id: 'answered' }, done.map(row)),
+      ),
   );
-  if (waiting !== null && waiting !== pending.length) say(t(pending.length === 1 ? 'waiting_one' : 'waiting_many', { n: pending.length }), true);
+  if (waiting !== null && waiting !== pending.length)
+    say(t(pending.length === 1 ? 'waiting_one' : 'waiting_many', { n: pending.length }), true);
   waiting = pending.length;
 }
 
 function row({ approval_id, action, status, created_at, expires_at, display, decision }) {
   const state = status === 'approved' && decision?.reason ? 'stopped' : status;
   const price = display.deal_terms?.price ?? display.price ?? display.list_price;
-  const stamp = status === 'pending' ? el('span', { class: 'left', 'data-until': expires_at }, t('time_left', { left: left(expires_at) }))
-    : el('span', { class: `pill ${state}` }, t(`status_${state}`));
-  return el('li', { class: 'row', 'data-test': `approval-${approval_id}`, 'data-status': status },
-    el('a', { href: `/approve/${encodeURIComponent(approval_id)}`, id: `open-${approval_id}` },
+  const stamp =
+    status === 'pending'
+      ? el('span', { class: 'left', 'data-until': expires_at }, t('time_left', { left: left(expires_at) }))
+      : el('span', { class: `pill ${state}` }, t(`status_${state}`));
+  return el(
+    'li',
+    { class: 'row', 'data-test': `approval-${approval_id}`, 'data-status': status },
+    el(
+      'a',
+      { href: `/approve/${encodeURIComponent(approval_id)}`, id: `open-${approval_id}` },
       el('span', { class: 'what' }, t(`verb_${action}`)),
-      el('span', { class: 'which' }, el('bdi', {}, display.title ?? t('untitled')))),
+      el('span', { class: 'which' }, el('bdi', {}, display.title ?? t('untitled'))),
+    ),
     el('span', { class: 'side' }, price && el('span', { class: 'price' }, money(price)), stamp),
-    el('p', { class: 'fine' }, rich('asked_by', { who: display.legal_entity ?? display.operator, time: moment(created_at) })));
+    el(
+      'p',
+      { class: 'fine' },
+      rich('asked_by', { who: display.legal_entity ?? display.operator, time: moment(created_at) }),
+    ),
+  );
 }
 
 setInterval(() => {
-  for (const each of document.querySelectorAll('[data-until]')) each.textContent = t('time_left', { left: left(each.dataset.until) });
+  for (const each of document.querySelectorAll('[data-until]'))
+    each.textContent = t('time_left', { left: left(each.dataset.until) });
 }, 1000);
 const again = () => document.hidden || before === null || load(true);
 setInterval(again, EVERY);

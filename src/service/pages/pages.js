@@ -10,8 +10,7 @@ document.documentElement.dir = texts.dir;
 export const locale = navigator.languages.find((tag) => tongue(tag) === tongue(texts.lang)) ?? texts.lang;
 
 export const has = (key) => Object.hasOwn(texts, key);
-export const t = (key, values = {}) =>
-  (texts[key] ?? key).replace(/\{(\w+)\}/g, (all, name) => values[name] ?? all);
+export const t = (key, values = {}) => (texts[key] ?? key).replace(/\{(\w+)\}/g, (all, name) => values[name] ?? all);
 
 /** A text whose values are isolated, so that another party's words cannot reorder it. */
 export const rich = (key, values = {}) =>
@@ -57,7 +56,8 @@ export function say(text, fleeting) {
   if (fleeting) fading = setTimeout(() => say(''), 5000);
 }
 
-export const note = (kind, ...content) => el('p', { class: `note ${kind}`, role: kind === 'bad' ? 'alert' : null }, ...content);
+export const note = (kind, ...content) =>
+  el('p', { class: `note ${kind}`, role: kind === 'bad' ? 'alert' : null }, ...content);
 
 /** A page that says one thing. */
 export const message = (id, title, text, ...more) =>
@@ -76,7 +76,8 @@ export function button(id, label, kind, act) {
 
 export async function once(node, act) {
   if (working) return;
-  const mark = (name, on, nodes) => nodes.forEach((each) => (on ? each.setAttribute(name, 'true') : each.removeAttribute(name)));
+  const mark = (name, on, nodes) =>
+    nodes.forEach((each) => (on ? each.setAttribute(name, 'true') : each.removeAttribute(name)));
   const all = [...document.querySelectorAll('button')];
   working = true;
   mark('aria-disabled', true, all);
@@ -105,8 +106,18 @@ export const now = () => Date.now() + skew;
 
 /** GET, or POST where there is a body. Status 0 is a server out of reach. */
 export async function api(path, body) {
-  const options = { credentials: 'same-origin', cache: 'no-store', redirect: 'error', signal: AbortSignal.timeout(30000) };
-  if (body) Object.assign(options, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+  const options = {
+    credentials: 'same-origin',
+    cache: 'no-store',
+    redirect: 'error',
+    signal: AbortSignal.timeout(30000),
+  };
+  if (body)
+    Object.assign(options, {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json' },
+      body: JSON.stringify(body),
+    });
   let response;
   let data = {};
   try {
@@ -136,7 +147,11 @@ export function why(error) {
 }
 
 // Minor units by ISO 4217, which Intl does not follow for every currency; all others have two.
-const DIGITS = { 0: 'BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF', 3: 'BHD IQD JOD KWD LYD OMR TND', 4: 'CLF UYW' };
+const DIGITS = {
+  0: 'BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF',
+  3: 'BHD IQD JOD KWD LYD OMR TND',
+  4: 'CLF UYW',
+};
 export const digits = (currency) => Number(Object.keys(DIGITS).find((n) => DIGITS[n].includes(currency)) ?? 2);
 
 /** Minor units as a decimal number in text, exact. */
@@ -152,18 +167,27 @@ export function money({ amount, currency }) {
   return new Intl.NumberFormat(locale, format).format(decimal(amount, currency));
 }
 
-export const moment = (time) => new Intl.DateTimeFormat(locale, { dateStyle: 'medium', timeStyle: 'short' }).format(new Date(time));
+export const moment = (time) =>
+  new Intl.DateTimeFormat(locale, { dateStyle: 'medium', timeStyle: 'short' }).format(new Date(time));
 
 /** How long it still is, in two units. */
 export function left(time) {
   const seconds = Math.max(0, Math.ceil((Date.parse(time) - now()) / 1000));
-  const units = [['day', Math.floor(seconds / 86400)], ['hour', Math.floor(seconds / 3600) % 24],
-    ['minute', Math.floor(seconds / 60) % 60], ['second', seconds % 60]];
+  const units = [
+    ['day', Math.floor(seconds / 86400)],
+    ['hour', Math.floor(seconds / 3600) % 24],
+    ['minute', Math.floor(seconds / 60) % 60],
+    ['second', seconds % 60],
+  ];
   const first = units.findIndex(([, n], at) => n > 0 || at === 3);
-  return units.slice(first, first + 2).map(([unit, n]) => measured(n, unit, 'short')).join(' ');
+  return units
+    .slice(first, first + 2)
+    .map(([unit, n]) => measured(n, unit, 'short'))
+    .join(' ');
 }
 
-export const measured = (n, unit, unitDisplay = 'long') => new Intl.NumberFormat(locale, { style: 'unit', unit, unitDisplay }).format(n);
+export const measured = (n, unit, unitDisplay = 'long') =>
+  new Intl.NumberFormat(locale, { style: 'unit', unit, unitDisplay }).format(n);
 
 /** A marketplace's identifier in words. */
 export function named(id) {
@@ -174,8 +198,11 @@ export function named(id) {
 export const passkeys = Boolean(window.PublicKeyCredential && navigator.credentials);
 
 const bytes = (text) => Uint8Array.from(atob(text.replaceAll('-', '+').replaceAll('_', '/')), (c) => c.charCodeAt(0));
-const base64url = (buffer) => btoa(Array.from(new Uint8Array(buffer), (b) => String.fromCharCode(b)).join(''))
-  .replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
+const base64url = (buffer) =>
+  btoa(Array.from(new Uint8Array(buffer), (b) => String.fromCharCode(b)).join(''))
+    .replaceAll('+', '-')
+    .replaceAll('/', '_')
+    .replaceAll('=', '');
 
 function parsed(kind, json) {
   try {
@@ -200,13 +227,21 @@ function written(credential) {
       if (response[name]) answer[name] = base64url(response[name]);
     }
     if (response.getTransports) answer.transports = response.getTransports();
-    return { id, type, rawId: base64url(rawId), authenticatorAttachment: authenticatorAttachment ?? undefined,
-      clientExtensionResults: credential.getClientExtensionResults(), response: answer };
+    return {
+      id,
+      type,
+      rawId: base64url(rawId),
+      authenticatorAttachment: authenticatorAttachment ?? undefined,
+      clientExtensionResults: credential.getClientExtensionResults(),
+      response: answer,
+    };
   }
 }
 
-export const newPasskey = async (json) => written(await navigator.credentials.create({ publicKey: parsed('Creation', json) }));
-export const askPasskey = async (json) => written(await navigator.credentials.get({ publicKey: parsed('Request', json) }));
+export const newPasskey = async (json) =>
+  written(await navigator.credentials.create({ publicKey: parsed('Creation', json) }));
+export const askPasskey = async (json) =>
+  written(await navigator.credentials.get({ publicKey: parsed('Request', json) }));
 
 /** Signs in with the passkey, and goes on with `then`. */
 export function signIn(then, level = 'h1', title = t('signin_title'), text = t('signin_text')) {
@@ -218,15 +253,23 @@ export function signIn(then, level = 'h1', title = t('signin_title'), text = t('
       const { publicKey, state } = await api('/signin/options', {});
       await api('/signin/complete', { state, credential: await askPasskey(publicKey) });
     } catch (error) {
-      trouble.replaceChildren(note('bad', error.status === 401 || error.status === 400 ? t('signin_refused') : why(error)));
+      trouble.replaceChildren(
+        note('bad', error.status === 401 || error.status === 400 ? t('signin_refused') : why(error)),
+      );
       return;
     } finally {
       say('');
     }
     await then();
   };
-  return el('section', { class: 'card plain', 'data-test': 'signin' }, el(level, {}, title), el('p', {}, text),
-    passkeys ? button('signin', t('signin_button'), 'primary', act) : note('bad', t('passkey_unsupported')), trouble);
+  return el(
+    'section',
+    { class: 'card plain', 'data-test': 'signin' },
+    el(level, {}, title),
+    el('p', {}, text),
+    trouble,
+    passkeys ? button('signin', t('signin_button'), 'primary', act) : note('bad', t('passkey_unsupported')),
+  );
 }
 
 /** The links of the page's head, and signing out. */
@@ -239,5 +282,10 @@ export function links(...items) {
       say(why(error), true);
     }
   });
-  document.getElementById('nav').replaceChildren(...items.filter(([, to]) => to).map(([key, to]) => el('a', { href: to, id: `nav-${key}` }, t(`nav_${key}`))), out);
+  document
+    .getElementById('nav')
+    .replaceChildren(
+      ...items.filter(([, to]) => to).map(([key, to]) => el('a', { href: to, id: `nav-${key}` }, t(`nav_${key}`))),
+      out,
+    );
 }

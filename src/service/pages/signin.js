@@ -6,7 +6,8 @@ import { show, signIn } from './pages.js';
 function destination() {
   const to = new URLSearchParams(location.search).get('return_to') ?? '';
   // Browsers read a backslash as a slash and drop control characters: with either, a path could name another host.
-  const local = /^\/(?!\/)[^\\\u0000-\u001f\u007f]*$/.test(to) && new URL(to, location.origin).origin === location.origin;
+  const local =
+    /^\/(?!\/)[^\\\u0000-\u001f\u007f]*$/.test(to) && new URL(to, location.origin).origin === location.origin;
   return local ? to : '/approve';
 }
 
