@@ -26,7 +26,10 @@ use tower_rctp::{
 
 use super::{
     Config, DevWorld,
-    authorization::{Authorization, Client},
+    authorization::{
+        Authorization, Client, ClientKind, Settings,
+        session::{NoLogin, Sessions},
+    },
     dev, files,
     metrics::{Metrics, observe},
     serve::{self, Server},
@@ -59,6 +62,8 @@ pub struct Running {
     pub rctp: Rctp,
     /// The development world, unless this is production.
     pub world: Option<DevWorld>,
+    /// The development world's.
+    pub authorization: Option<Arc<Authorization>>,
     server: Server,
     inner_door: Option<Server>,
     sweeper: JoinHandle<()>,
@@ -78,6 +83,11 @@ impl Running {
 
 /// Starts a gateway in this process.
 pub async fn start(config: Config) -> Result<Running, Error> {
+    start_with(config, Arc::new(NoLogin)).await
+}
+
+/// Starts a gateway in this process, with a login of the marketplace's own.
+pub async fn start_with(config: Config, sessions: Arc<dyn Sessions>) -> Result<Running, Error> {
     // First, so that wrong settings leave nothing behind.
     check(&config)?;
     let listener = serve::bind(config.address()?).await?;
@@ -98,9 +108,10 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         issuer,
         routes,
         world,
+        authorization,
         inner_door,
     } = match config.dev {
-        true => development(&config, address, public_url, builder).await?,
+        true => development(&config, address, public_url, builder, sessions).await?,
         false => production(&config, builder)?,
     };
     let app = router(&rctp, &issuer, Metrics::new(), routes);
@@ -109,6 +120,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         address,
         rctp,
         world,
+        authorization,
         server: Server::start(listener, app),
         inner_door,
         sweeper,
@@ -175,6 +187,7 @@ struct Assembled {
     /// Beside those that every gateway has.
     routes: Router,
     world: Option<DevWorld>,
+    authorization: Option<Arc<Authorization>>,
     inner_door: Option<Server>,
 }
 
@@ -185,6 +198,7 @@ fn production(config: &Config, builder: RctpBuilder) -> Result<Assembled, Error>
         issuer,
         routes: Router::new(),
         world: None,
+        authorization: None,
         inner_door: None,
     })
 }
@@ -194,12 +208,14 @@ async fn development(
     address: SocketAddr,
     issuer: String,
     builder: RctpBuilder,
+    sessions: Arc<dyn Sessions>,
 ) -> Result<Assembled, Error> {
     let made = dev::Made::open(&config.dev_dir, address)?;
+    let (id, secret) = ("gateway", files::random()?);
     let gateway = Client {
-        id: "gateway".into(),
-        secret: files::random()?,
-        gateway: true,
+        id: id.into(),
+        secret: Some(secret.clone()),
+        kind: ClientKind::Gateway,
     };
     // The gateway asks over HTTP, as in production, but through a door of its own: one that its callers cannot fill,
     // and that is still open while the last requests are completed.
@@ -208,7 +224,7 @@ async fn development(
         .local_addr()
         .map_err(|e| Error(format!("the inner door has no address: {e}")))?;
     let introspection = Introspection::endpoint(format!("http://{inner}/oauth/introspect"))
-        .client_secret_basic(&*gateway.id, &*gateway.secret);
+        .client_secret_basic(id, secret);
     let [by_address, by_name] = dev::hosts(address);
     let rctp = build(
         builder
@@ -219,13 +235,14 @@ async fn development(
     )?;
     let mut clients = made.clients();
     clients.push(gateway);
-    let authorization = Authorization::open(
-        made.authorization_file(),
-        issuer.clone(),
-        config.tiers.iter().map(|(s, _)| s.to_owned()).collect(),
+    let authorization = Authorization::open(Settings {
+        file: made.authorization_file(),
+        issuer: issuer.clone(),
+        tiers: config.tiers.clone(),
         clients,
-        Arc::new(SystemClock),
-    )?;
+        sessions,
+        clock: Arc::new(SystemClock),
+    })?;
     let world = made.settle(&rctp, &authorization).await?;
     let routes = dev::router(world.clone(), rctp.clone(), authorization.clone(), address)
         .merge(authorization.router());
@@ -234,7 +251,8 @@ async fn development(
         issuer,
         routes,
         world: Some(world),
-        inner_door: Some(Server::start(door, authorization.router())),
+        inner_door: Some(Server::start(door, authorization.introspection_router())),
+        authorization: Some(authorization),
     })
 }
 

@@ -63,9 +63,10 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
     let stop = serve::stop_signal()?;
     let dev_dir = config.dev_dir.clone();
     let running = start(config).await?;
-    if let Some(world) = &running.world {
+    if let (Some(world), Some(authorization)) = (&running.world, &running.authorization) {
+        let enrolment = dev::enrolment(authorization, &world.seller_sub).await?;
         // Whether anybody reads it does not matter.
-        let _ = writeln!(io::stdout(), "{}", world.banner(&dev_dir));
+        let _ = writeln!(io::stdout(), "{}", world.banner(&dev_dir, &enrolment));
     }
     tracing::info!(address = %running.address, public_url = running.rctp.public_url(), "listening");
     stop.await;

@@ -18,7 +18,7 @@ use crate::{
 async fn its_routes_need_the_secret_and_a_loopback_name() {
     let shop = Shop::open().await;
     let url = &shop.world.url;
-    for path in ["/dev/listings", "/dev/grants"] {
+    for path in ["/dev/listings", "/dev/grants", "/dev/enrolments"] {
         for token in ["wrong", &shop.world.grants.auto.access_token] {
             let post = shop.http.post(format!("{url}{path}")).bearer_auth(token);
             assert_eq!(post.send().await.unwrap().status(), 401, "{path}");
@@ -33,6 +33,19 @@ async fn its_routes_need_the_secret_and_a_loopback_name() {
     }
     assert_eq!(shop.get("/dev/profiles/nobody").await.status, 404);
     assert_eq!(shop.get("/dev/record/weather/today").await.status, 404);
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_link_lets_the_seller_enrol() {
+    let shop = Shop::open().await;
+    let link = shop.marketplace("/dev/enrolments", json!({})).await;
+    assert_eq!((link.status, &link.body["expires_in"]), (201, &json!(600)));
+    let link = link.get("url");
+    let ticket = link.strip_prefix(&format!("{}/enroll#ticket=", shop.world.url));
+    let authorization = shop.running().authorization.clone().unwrap();
+    let seller = authorization.ticket_seller(ticket.unwrap());
+    assert_eq!(seller.as_ref(), Some(&shop.world.seller_sub));
     shop.close().await;
 }
 
@@ -157,6 +170,10 @@ async fn production_has_nothing_of_the_development_world() {
         "/dev/profiles/buyer",
         "/dev/record/gateway/own",
         "/.well-known/oauth-authorization-server",
+        "/oauth/authorize",
+        "/oauth/consent",
+        "/grants",
+        "/grants/list",
     ] {
         let answer = http.get(format!("{url}{path}")).send().await.unwrap();
         assert_eq!(answer.status(), 404, "{path}");
@@ -164,6 +181,8 @@ async fn production_has_nothing_of_the_development_world() {
     for path in [
         "/dev/listings",
         "/dev/grants",
+        "/dev/enrolments",
+        "/oauth/consent",
         "/oauth/token",
         "/oauth/introspect",
         "/oauth/revoke",

@@ -8,6 +8,7 @@ mod gateway;
 mod authorization;
 mod dev;
 mod end;
+mod oauth;
 mod program;
 mod serves;
 mod settings;

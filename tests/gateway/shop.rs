@@ -1,12 +1,20 @@
 //! A gateway to test, and its agents.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower_rctp::client::Signer;
 
-use crate::gateway::{Config, DevWorld, app::Running, dev::DevAgent, start};
+use crate::gateway::{
+    Config, DevWorld,
+    app::{Running, start_with},
+    authorization::session::Sessions,
+    dev::DevAgent,
+    start,
+};
 
 /// A floor that occurs nowhere else, not even in a time or an id.
 pub const FLOOR: u64 = 432_176_553_217;
@@ -28,6 +36,18 @@ pub struct Answer {
 }
 
 impl Answer {
+    pub async fn read(response: reqwest::Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or_default();
+        Self {
+            status,
+            headers,
+            text,
+            body,
+        }
+    }
+
     pub fn error(&self) -> &str {
         self.body["error"].as_str().unwrap_or_default()
     }
@@ -38,8 +58,13 @@ impl Answer {
     }
 }
 
+/// It sees redirects, rather than following them.
 pub fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().build().unwrap()
+    let alone = reqwest::Client::builder().no_proxy();
+    alone
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap()
 }
 
 pub fn offer_body(listing_id: &str, amount: u64) -> Value {
@@ -66,6 +91,17 @@ impl Shop {
 
     async fn open_in(directory: TempDir) -> Self {
         let running = start(Config::dev_in(directory.path())).await.unwrap();
+        Self::over(running, directory)
+    }
+
+    /// One with a login of the test's.
+    pub async fn with_login(sessions: Arc<dyn Sessions>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config::dev_in(directory.path());
+        Self::over(start_with(config, sessions).await.unwrap(), directory)
+    }
+
+    fn over(running: Running, directory: TempDir) -> Self {
         let world = running.world.clone().unwrap();
         Self {
             own: Some((running, directory)),
@@ -119,16 +155,7 @@ impl Shop {
     }
 
     async fn answer(&self, request: reqwest::Request) -> Answer {
-        let response = self.http.execute(request).await.unwrap();
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let text = response.text().await.unwrap();
-        let body = serde_json::from_str(&text).unwrap_or_default();
-        Answer {
-            status,
-            headers,
-            text,
-            body,
-        }
+        Answer::read(self.http.execute(request).await.unwrap()).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {

@@ -1,17 +1,40 @@
-//! The authorization server of the development world: tokens, introspection, revocation.
+//! The authorization server of the development world (binding 3.1–3.4).
 //!
 //! | route | what |
 //! |---|---|
 //! | `GET /.well-known/oauth-authorization-server` | metadata (RFC 8414) |
-//! | `POST /oauth/token` | `client_credentials`, and `refresh_token` with rotation |
+//! | `GET /oauth/authorize` | the consent page, for the code flow with PKCE and `authorization_details` |
+//! | `GET`, `POST /oauth/consent` | what that page asks and says |
+//! | `POST /oauth/token` | `authorization_code`, `refresh_token` with rotation, `client_credentials` |
 //! | `POST /oauth/introspect` | RFC 7662, for the gateway alone, with `grant_status` for inactive tokens too |
 //! | `POST /oauth/revoke` | RFC 7009 |
+//! | `GET /grants`, `GET /grants/list`, `POST /grants/{id}/revoke` | the seller's grants |
 //!
-//! Every client authenticates by `client_secret_basic`. Tokens are kept as SHA-256 digests, and everything that must
-//! outlive a restart is in one file, which is replaced as a whole by each change. Grants begin with
-//! [`Authorization::grant`]; a consent flow would end there too.
+//! | file | what is in it |
+//! |---|---|
+//! | `request` | what an agent may ask of a seller, and what is wrong with a request |
+//! | `kept` | grants, tokens and codes: how they come about and end |
+//! | `routes` | what clients and the gateway call |
+//! | `browser` | what the seller's browser calls; `pages` has the files |
+//! | `session` | who the seller is: the marketplace's login |
+//!
+//! Clients are registered in code. One with a secret authenticates by `client_secret_basic`; one without is public, and
+//! PKCE is what protects it. Codes, tokens and tickets are kept as SHA-256 digests, and everything that must outlive a
+//! restart is in one file, which is replaced as a whole by each change and forgets what has ended.
+//!
+//! # A lost answer
+//!
+//! A refresh token works once, and there is no grace period in which it would work again: from here, a client that
+//! repeats a refresh because the answer was lost looks just as a thief does. Its grant is revoked, as the binding says
+//! (3.2), and the seller has to be asked again. A client should therefore refresh in one place, keep the answer before
+//! it uses it, and not repeat a refresh whose outcome it does not know if it can wait: the access token that it has goes on
+//! working until it expires. The same holds for a code.
 
+mod browser;
+mod kept;
+mod request;
 mod routes;
+pub(crate) mod session;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,28 +48,65 @@ use serde_json::{Value, json};
 use tower_rctp::{
     layer::context::Clock,
     protocol::{
-        grant::{Confirmation, DETAILS_TYPE, GrantStatus, Introspection},
-        policy::Tier,
+        grant::DETAILS_TYPE,
+        policy::{Tier, Tiers},
         time::Timestamp,
     },
-    wire::{base64url, digest::sha256},
 };
 
+use self::{
+    kept::{Code, Fresh, Grant, Kept, Redemption},
+    session::Sessions,
+};
 use super::{Error, files};
 
 /// How long an access token lives, in seconds (binding 2.2).
 pub const ACCESS_SECONDS: i64 = 900;
-/// How long a grant lives, in seconds; the binding allows 90 days (3.2).
-pub const GRANT_SECONDS: i64 = 30 * 86_400;
-/// How long what has ended is remembered, so that it is refused by its own reason.
-const REMEMBERED_SECONDS: i64 = 7 * 86_400;
+/// How long a grant lives unless the seller says otherwise, in days.
+pub const GRANT_DAYS: i64 = 30;
+/// How long a grant lives at most, in days (binding 3.2).
+pub const MAX_GRANT_DAYS: i64 = 90;
+/// How long a code lives, in seconds.
+pub const CODE_SECONDS: i64 = 60;
+/// How long an enrolment ticket lives, in seconds.
+pub const TICKET_SECONDS: i64 = 600;
+
+const DAY: i64 = 86_400;
 
 /// A client of this server.
 pub struct Client {
     pub id: String,
-    pub secret: String,
-    /// The gateway may introspect, and nothing else; agents everything else.
-    pub gateway: bool,
+    /// `None` for a public client.
+    pub secret: Option<String>,
+    pub kind: ClientKind,
+}
+
+/// What a client may do.
+pub enum ClientKind {
+    /// Introspect, and nothing else.
+    Gateway,
+    /// Everything else.
+    Agent(Registration),
+}
+
+/// What sellers are told of an agent's client, and where they are sent back to.
+pub struct Registration {
+    pub name: String,
+    /// The operator's profile, for which the client acts (binding 2.2).
+    pub operator: String,
+    pub legal_entity: String,
+    /// `https`, a private-use scheme, or `http` on loopback, where any port will do (RFC 8252 §7.3). Without one the
+    /// client cannot ask sellers for anything.
+    pub redirect_uris: Vec<String>,
+}
+
+impl Client {
+    fn registration(&self) -> Option<&Registration> {
+        match &self.kind {
+            ClientKind::Gateway => None,
+            ClientKind::Agent(registration) => Some(registration),
+        }
+    }
 }
 
 /// What a seller lets an agent do.
@@ -55,6 +115,9 @@ pub struct Granted {
     /// The seller's pairwise pseudonym.
     pub sub: String,
     pub client_id: String,
+    /// The agent, as its client calls it.
+    #[serde(default)]
+    pub agent_id: String,
     /// The key that must sign, by its thumbprint; `None` for an agent that does not sign.
     pub jkt: Option<String>,
     /// By scope.
@@ -71,53 +134,27 @@ pub struct Tokens {
     pub refresh_token: String,
 }
 
-/// Everything that is kept. Digests are base64url.
-#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Kept {
-    grants: BTreeMap<String, Grant>,
-    access: BTreeMap<String, Access>,
-    refresh: BTreeMap<String, Refresh>,
-}
-
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-struct Grant {
-    #[serde(flatten)]
-    granted: Granted,
-    expires_at: Timestamp,
-    revoked: bool,
-}
-
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-struct Access {
-    client_id: String,
-    /// `None` for a client's own token.
-    grant_id: Option<String>,
-    expires_at: Timestamp,
-}
-
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-struct Refresh {
-    grant_id: String,
-    used: bool,
-}
-
-impl Grant {
-    fn status(&self, now: Timestamp) -> GrantStatus {
-        if self.revoked {
-            GrantStatus::Revoked
-        } else if self.expires_at <= now {
-            GrantStatus::Expired
-        } else {
-            GrantStatus::Active
-        }
-    }
+/// What the server is opened with.
+pub struct Settings {
+    /// Where it keeps what must outlive a restart; it may not exist yet.
+    pub file: PathBuf,
+    /// Its own URL, without a path. Pages are served there, and only there.
+    pub issuer: String,
+    /// What the marketplace lets sellers grant.
+    pub tiers: Tiers,
+    pub clients: Vec<Client>,
+    pub sessions: Arc<dyn Sessions>,
+    pub clock: Arc<dyn Clock>,
 }
 
 /// The server.
 pub struct Authorization {
     issuer: String,
-    scopes: Vec<String>,
+    /// What browsers call the issuer in `Origin`.
+    origin: String,
+    tiers: Tiers,
     clients: HashMap<String, Client>,
+    sessions: Arc<dyn Sessions>,
     clock: Arc<dyn Clock>,
     file: PathBuf,
     kept: RwLock<Arc<Kept>>,
@@ -126,14 +163,27 @@ pub struct Authorization {
 }
 
 impl Authorization {
-    /// Opens the server over `file`, which may not exist yet.
-    pub fn open(
-        file: PathBuf,
-        issuer: String,
-        scopes: Vec<String>,
-        clients: Vec<Client>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Arc<Self>, Error> {
+    /// Opens the server.
+    pub fn open(settings: Settings) -> Result<Arc<Self>, Error> {
+        let Settings {
+            file,
+            issuer,
+            tiers,
+            clients,
+            sessions,
+            clock,
+        } = settings;
+        for client in &clients {
+            let uris = client.registration().map(|r| &*r.redirect_uris);
+            for uri in uris.unwrap_or_default() {
+                request::check_redirect_uri(uri)
+                    .map_err(|what| Error(format!("client {}: `{uri}` {what}", client.id)))?;
+            }
+        }
+        let origin = url::Url::parse(&issuer)
+            .map_err(|e| Error(format!("the issuer `{issuer}` is no URL: {e}")))?
+            .origin()
+            .ascii_serialization();
         let failed = |e: &dyn std::fmt::Display| Error(format!("{}: {e}", file.display()));
         let kept = match fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| failed(&e))?,
@@ -142,8 +192,10 @@ impl Authorization {
         };
         Ok(Arc::new(Self {
             issuer,
-            scopes,
+            origin,
+            tiers,
             clients: clients.into_iter().map(|c| (c.id.clone(), c)).collect(),
+            sessions,
             clock,
             file,
             kept: RwLock::new(Arc::new(kept)),
@@ -151,21 +203,19 @@ impl Authorization {
         }))
     }
 
-    /// Issues a grant with its first tokens.
+    /// Its own URL.
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// Issues a grant with its first tokens, for which no seller was asked.
     pub async fn grant(self: &Arc<Self>, granted: Granted) -> Result<Tokens, Error> {
-        let grant_id = files::random()?;
         let fresh = Fresh::new(self.clock.now())?;
-        let grant = Grant {
-            granted,
-            expires_at: fresh.now.plus(GRANT_SECONDS),
-            revoked: false,
-        };
-        self.change(move |kept| {
-            kept.grants.insert(grant_id.clone(), grant);
-            fresh.tokens(kept, &grant_id)
-        })
-        .await?
-        .ok_or_else(|| Error("the new grant has ended already".into()))
+        let ends_at = fresh.now.plus(GRANT_DAYS * DAY);
+        let grant = Grant::new(granted, fresh.now, ends_at);
+        self.change(move |kept| kept.begin(grant, fresh))
+            .await?
+            .ok_or_else(|| Error("the new grant has ended already".into()))
     }
 
     /// More tokens for a grant; `None` unless it is in force and is just what is `granted`.
@@ -175,75 +225,83 @@ impl Authorization {
         granted: Granted,
     ) -> Result<Option<Tokens>, Error> {
         let fresh = Fresh::new(self.clock.now())?;
-        self.change(move |kept| {
-            let same = kept.grants.get(&grant_id)?.granted == granted;
-            same.then(|| fresh.tokens(kept, &grant_id)).flatten()
-        })
-        .await
+        self.change(move |kept| kept.renew(&grant_id, &granted, fresh))
+            .await
+    }
+
+    /// A ticket with which this seller's browser may enrol a passkey, for [`TICKET_SECONDS`]. That it is used once is
+    /// for whoever enrols to see to.
+    pub async fn enrol_ticket(self: &Arc<Self>, seller: &str) -> Result<String, Error> {
+        let ticket = files::random()?;
+        let (admits, seller) = (ticket.clone(), seller.to_owned());
+        let expires_at = self.clock.now().plus(TICKET_SECONDS);
+        self.change(move |kept| kept.admit(&admits, seller, expires_at))
+            .await?;
+        Ok(ticket)
+    }
+
+    /// The seller whom a ticket is for, unless it is unknown or expired.
+    #[allow(dead_code)] // for whoever enrols
+    pub fn ticket_seller(&self, ticket: &str) -> Option<String> {
+        let seller = |kept: &Kept| Some(kept.ticket_seller(ticket, self.clock.now())?.to_owned());
+        seller(&self.kept())
     }
 
     /// A token of the client's own, with which it acts as a buyer (binding 2.2).
     async fn own_token(self: &Arc<Self>, client_id: String) -> Result<String, Error> {
         let token = files::random()?;
-        let key = digest(&token);
-        let access = Access {
-            client_id,
-            grant_id: None,
-            expires_at: self.clock.now().plus(ACCESS_SECONDS),
-        };
-        self.change(move |kept| kept.access.insert(key, access))
+        let (made, now) = (token.clone(), self.clock.now());
+        self.change(move |kept| kept.own(client_id, &made, now))
             .await?;
         Ok(token)
     }
 
-    /// The next tokens of the client's grant. A refresh token that was used before revokes it (binding 3.2).
+    /// A code for what the seller has confirmed.
+    async fn code(self: &Arc<Self>, confirmed: Code) -> Result<String, Error> {
+        let code = files::random()?;
+        let made = code.clone();
+        self.change(move |kept| kept.offer(&made, confirmed))
+            .await?;
+        Ok(code)
+    }
+
+    async fn redeem(
+        self: &Arc<Self>,
+        redemption: Redemption,
+    ) -> Result<Option<(Tokens, Granted)>, Error> {
+        let fresh = Fresh::new(self.clock.now())?;
+        self.change(move |kept| kept.redeem(&redemption, fresh))
+            .await
+    }
+
     async fn refresh(
         self: &Arc<Self>,
         client_id: String,
-        refresh_token: &str,
+        token: String,
     ) -> Result<Option<(Tokens, Granted)>, Error> {
         let fresh = Fresh::new(self.clock.now())?;
-        let key = digest(refresh_token);
-        self.change(move |kept| {
-            let refresh = kept.refresh.get_mut(&key)?;
-            let grant = kept.grants.get_mut(&refresh.grant_id)?;
-            if grant.granted.client_id != client_id {
-                return None;
-            }
-            if std::mem::replace(&mut refresh.used, true) {
-                tracing::warn!("a refresh token was used twice; its grant is revoked");
-                grant.revoked = true;
-                return None;
-            }
-            let (grant_id, granted) = (refresh.grant_id.clone(), grant.granted.clone());
-            Some((fresh.tokens(kept, &grant_id)?, granted))
-        })
-        .await
+        self.change(move |kept| kept.refresh(&client_id, &token, fresh))
+            .await
     }
 
-    /// Revokes the client's token; one of a grant takes the whole grant with it, whichever token it is. `false` when
-    /// it is another client's; one that is not known is as good as revoked (RFC 7009 §2.2).
-    async fn revoke(self: &Arc<Self>, client_id: String, token: &str) -> Result<bool, Error> {
-        let key = digest(token);
-        self.change(move |kept| {
-            let grant_id = match (kept.access.get(&key), kept.refresh.get(&key)) {
-                (Some(access), _) if access.client_id != client_id => return false,
-                (Some(access), _) => access.grant_id.clone(),
-                (None, Some(refresh)) => Some(refresh.grant_id.clone()),
-                (None, None) => return true,
-            };
-            let Some(grant_id) = grant_id else {
-                kept.access.remove(&key);
-                return true;
-            };
-            match kept.grants.get_mut(&grant_id) {
-                Some(grant) if grant.granted.client_id != client_id => return false,
-                Some(grant) => grant.revoked = true,
-                None => {}
-            }
-            true
-        })
-        .await
+    async fn revoke_token(
+        self: &Arc<Self>,
+        client_id: String,
+        token: String,
+    ) -> Result<bool, Error> {
+        let now = self.clock.now();
+        self.change(move |kept| kept.revoke_token(&client_id, &token, now))
+            .await
+    }
+
+    async fn revoke_grant(
+        self: &Arc<Self>,
+        seller: String,
+        grant_id: String,
+    ) -> Result<bool, Error> {
+        let now = self.clock.now();
+        self.change(move |kept| kept.revoke_grant(&seller, &grant_id, now))
+            .await
     }
 
     fn kept(&self) -> Arc<Kept> {
@@ -278,53 +336,6 @@ impl Authorization {
             .await
             .map_err(|e| Error(format!("tokens cannot be written: {e}")))?
     }
-
-    /// What is said of an access token (binding 3.3, R6).
-    fn introspection(&self, token: &str) -> Introspection {
-        let now = self.clock.now();
-        let kept = self.kept();
-        let Some(access) = kept.access.get(&digest(token)) else {
-            return Introspection::default();
-        };
-        let current = now < access.expires_at;
-        let said = Introspection {
-            client_id: Some(access.client_id.clone()),
-            exp: Some(access.expires_at.secs()),
-            ..Introspection::default()
-        };
-        let Some(grant_id) = &access.grant_id else {
-            // A client's own token: once it has ended there is nothing to say of it.
-            return if current {
-                Introspection {
-                    active: true,
-                    ..said
-                }
-            } else {
-                Introspection::default()
-            };
-        };
-        let Some(grant) = kept.grants.get(grant_id) else {
-            return Introspection::default();
-        };
-        let status = grant.status(now);
-        let said = Introspection {
-            sub: Some(grant.granted.sub.clone()),
-            cnf: grant.granted.jkt.as_ref().map(|jkt| Confirmation {
-                jkt: Some(jkt.clone()),
-            }),
-            grant_status: Some(status),
-            ..said
-        };
-        if !current || status != GrantStatus::Active {
-            return said;
-        }
-        Introspection {
-            active: true,
-            scope: Some(grant.granted.scope()),
-            authorization_details: vec![grant.granted.details()],
-            ..said
-        }
-    }
 }
 
 impl Granted {
@@ -337,7 +348,7 @@ impl Granted {
     fn details(&self) -> Value {
         let mut details = json!({
             "type": DETAILS_TYPE,
-            "agent_id": self.client_id,
+            "agent_id": self.agent_id,
             "tiers": self.tiers,
         });
         if let Some(jkt) = &self.jkt {
@@ -345,69 +356,4 @@ impl Granted {
         }
         details
     }
-}
-
-impl Kept {
-    /// Forgets what ended long ago.
-    fn forget(&mut self, now: Timestamp) {
-        let over = |end: Timestamp| end.plus(REMEMBERED_SECONDS) <= now;
-        self.grants.retain(|_, grant| !over(grant.expires_at));
-        let grants = &self.grants;
-        self.access.retain(|_, access| {
-            !over(access.expires_at)
-                && access
-                    .grant_id
-                    .as_ref()
-                    .is_none_or(|id| grants.contains_key(id))
-        });
-        self.refresh
-            .retain(|_, refresh| grants.contains_key(&refresh.grant_id));
-    }
-}
-
-/// A pair of tokens that are not known to anyone yet.
-struct Fresh {
-    access: String,
-    refresh: String,
-    now: Timestamp,
-}
-
-impl Fresh {
-    fn new(now: Timestamp) -> Result<Self, Error> {
-        Ok(Self {
-            access: files::random()?,
-            refresh: files::random()?,
-            now,
-        })
-    }
-
-    /// Makes them the grant's, if it is in force.
-    fn tokens(self, kept: &mut Kept, grant_id: &str) -> Option<Tokens> {
-        let grant = kept.grants.get(grant_id)?;
-        if grant.status(self.now) != GrantStatus::Active {
-            return None;
-        }
-        let expires_at = self.now.plus(ACCESS_SECONDS).min(grant.expires_at);
-        let access = Access {
-            client_id: grant.granted.client_id.clone(),
-            grant_id: Some(grant_id.to_owned()),
-            expires_at,
-        };
-        kept.access.insert(digest(&self.access), access);
-        let refresh = Refresh {
-            grant_id: grant_id.to_owned(),
-            used: false,
-        };
-        kept.refresh.insert(digest(&self.refresh), refresh);
-        Some(Tokens {
-            grant_id: grant_id.to_owned(),
-            access_token: self.access,
-            access_expires_at: expires_at,
-            refresh_token: self.refresh,
-        })
-    }
-}
-
-fn digest(token: &str) -> String {
-    base64url(&sha256(token.as_bytes()))
 }

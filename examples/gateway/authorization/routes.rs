@@ -1,6 +1,6 @@
-//! The routes of the authorization server.
+//! What clients and the gateway call.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Json, Router,
@@ -14,7 +14,10 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tower_rctp::{protocol::grant::DETAILS_TYPE, wire::digest::sha256};
 
-use super::{ACCESS_SECONDS, Authorization, Client, Error};
+use super::{
+    ACCESS_SECONDS, Authorization, Client, ClientKind, Error, Granted, Redemption, Tokens, browser,
+    request::{Parameters, Problem},
+};
 
 /// No request here is larger.
 const BODY_LIMIT: usize = 16 * 1024;
@@ -25,28 +28,70 @@ impl Authorization {
         Router::new()
             .route("/.well-known/oauth-authorization-server", get(metadata))
             .route("/oauth/token", post(token))
-            .route("/oauth/introspect", post(introspect))
             .route("/oauth/revoke", post(revoke))
+            .with_state(self.clone())
+            .merge(browser::router(self.clone()))
+            .merge(self.introspection_router())
+            .layer(DefaultBodyLimit::max(BODY_LIMIT))
+    }
+
+    /// What the gateway needs of them.
+    pub fn introspection_router(self: &Arc<Self>) -> Router {
+        Router::new()
+            .route("/oauth/introspect", post(introspect))
             .layer(DefaultBodyLimit::max(BODY_LIMIT))
             .with_state(self.clone())
     }
 
-    /// The client that the request proves to be.
-    fn client(&self, headers: &HeaderMap) -> Result<&Client, Refused> {
-        let credentials = || {
-            let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-            let (scheme, encoded) = value.split_once(' ')?;
-            if !scheme.eq_ignore_ascii_case("basic") {
-                return None;
+    /// The client that the request proves to be; a public one only says so.
+    fn client(&self, headers: &HeaderMap, form: &Parameters) -> Result<&Client, Refused> {
+        let named = form.only("client_id");
+        let client = if headers.contains_key(header::AUTHORIZATION) {
+            let client = self.authenticated(headers).ok_or(Refused::CLIENT)?;
+            if named.is_some_and(|named| named != client.id) {
+                return Err(Refused::CLIENT);
             }
-            let pair = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
-            let (id, secret) = pair.split_once(':')?;
-            let client = self.clients.get(&*decoded(id))?;
-            // Digests are compared, so that the time taken says nothing of the secret.
-            let same = sha256(decoded(secret).as_bytes()) == sha256(client.secret.as_bytes());
-            same.then_some(client)
+            client
+        } else {
+            let public = |client: &&Client| client.secret.is_none();
+            let client = named.and_then(|id| self.clients.get(id));
+            client.filter(public).ok_or(Refused::CLIENT)?
         };
-        credentials().ok_or(Refused::CLIENT)
+        match form.only("client_secret") {
+            // Not in bodies, and no second time.
+            Some(_) => Err(Refused::CLIENT),
+            None => Ok(client),
+        }
+    }
+
+    fn authenticated(&self, headers: &HeaderMap) -> Option<&Client> {
+        let mut values = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return None;
+        };
+        let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let pair = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+        let (id, secret) = pair.split_once(':')?;
+        let client = self.clients.get(&*decoded(id))?;
+        // Digests are compared, so that the time taken says nothing of the secret.
+        let same = sha256(decoded(secret).as_bytes()) == sha256(client.secret.as_ref()?.as_bytes());
+        same.then_some(client)
+    }
+
+    /// An answer with a grant's tokens.
+    fn granted(&self, tokens: &Tokens, granted: &Granted) -> Response {
+        let body = json!({
+            "access_token": tokens.access_token,
+            "token_type": "Bearer",
+            "expires_in": self.clock.now().until(tokens.access_expires_at),
+            "refresh_token": tokens.refresh_token,
+            "scope": granted.scope(),
+            "authorization_details": [granted.details()],
+        });
+        (NO_STORE, Json(body)).into_response()
     }
 }
 
@@ -60,22 +105,16 @@ fn decoded(text: &str) -> String {
 }
 
 /// The parameters of a request; one that occurs twice is refused (RFC 6749 §3.2).
-struct Form(HashMap<String, String>);
-
-impl Form {
-    fn read(body: &[u8]) -> Result<Self, Refused> {
-        let mut form = HashMap::new();
-        for (name, value) in url::form_urlencoded::parse(body) {
-            if form.insert(name.into_owned(), value.into_owned()).is_some() {
-                return Err(Refused::REQUEST);
-            }
-        }
-        Ok(Self(form))
+fn form(body: &[u8]) -> Result<Parameters, Refused> {
+    let form = Parameters::read(body);
+    match form.repeated {
+        true => Err(Refused::REQUEST),
+        false => Ok(form),
     }
+}
 
-    fn get(&self, name: &str) -> Result<&str, Refused> {
-        self.0.get(name).map(String::as_str).ok_or(Refused::REQUEST)
-    }
+fn required(form: &Parameters, name: &str) -> Result<String, Refused> {
+    form.only(name).map(str::to_owned).ok_or(Refused::REQUEST)
 }
 
 /// An error of RFC 6749 §5.2.
@@ -89,12 +128,12 @@ impl Refused {
     const CLIENT: Self = Self {
         status: StatusCode::UNAUTHORIZED,
         error: "invalid_client",
-        description: "authenticate with the client's id and secret (HTTP Basic)",
+        description: "authenticate with the client's id and secret (HTTP Basic), or as a public client with client_id",
     };
     const REQUEST: Self = Self::bad("invalid_request", "a parameter is missing or occurs twice");
     const GRANT: Self = Self::bad(
         "invalid_grant",
-        "the refresh token is unknown, used, or of a grant that has ended",
+        "the code or refresh token is unknown, used, expired, for another request, or of a grant that has ended",
     );
     const RIGHT: Self = Self::bad("unauthorized_client", "this client may not do this");
 
@@ -104,6 +143,12 @@ impl Refused {
             error,
             description,
         }
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from((error, description): Problem) -> Self {
+        Self::bad(error, description)
     }
 }
 
@@ -138,17 +183,22 @@ type Server = State<Arc<Authorization>>;
 
 async fn metadata(State(server): Server) -> Json<Value> {
     let issuer = &server.issuer;
+    let scopes: Vec<&str> = server.tiers.iter().map(|(scope, _)| scope).collect();
     Json(json!({
         "issuer": issuer,
+        "authorization_endpoint": format!("{issuer}/oauth/authorize"),
         "token_endpoint": format!("{issuer}/oauth/token"),
         "introspection_endpoint": format!("{issuer}/oauth/introspect"),
         "revocation_endpoint": format!("{issuer}/oauth/revoke"),
-        "token_endpoint_auth_methods_supported": ["client_secret_basic"],
+        "token_endpoint_auth_methods_supported": ["client_secret_basic", "none"],
         "introspection_endpoint_auth_methods_supported": ["client_secret_basic"],
-        "revocation_endpoint_auth_methods_supported": ["client_secret_basic"],
-        "grant_types_supported": ["client_credentials", "refresh_token"],
-        "response_types_supported": [],
-        "scopes_supported": server.scopes,
+        "revocation_endpoint_auth_methods_supported": ["client_secret_basic", "none"],
+        "grant_types_supported": ["authorization_code", "refresh_token", "client_credentials"],
+        "response_types_supported": ["code"],
+        "response_modes_supported": ["query"],
+        "code_challenge_methods_supported": ["S256"],
+        "authorization_response_iss_parameter_supported": true,
+        "scopes_supported": scopes,
         "authorization_details_types_supported": [DETAILS_TYPE],
     }))
 }
@@ -158,12 +208,34 @@ async fn token(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    let client = server.client(&headers)?;
-    let form = Form::read(&body)?;
-    if client.gateway {
+    let form = form(&body)?;
+    let client = server.client(&headers, &form)?;
+    if matches!(client.kind, ClientKind::Gateway) {
         return Err(Refused::RIGHT);
     }
-    match form.get("grant_type")? {
+    server.check_resource(form.only("resource"))?;
+    let tokens = match &*required(&form, "grant_type")? {
+        "authorization_code" => {
+            let redemption = Redemption {
+                client_id: client.id.clone(),
+                code: required(&form, "code")?,
+                redirect_uri: required(&form, "redirect_uri")?,
+                verifier: required(&form, "code_verifier")?,
+            };
+            // RFC 7636 §4.1: a shorter one could be guessed.
+            if !(43..=128).contains(&redemption.verifier.len()) {
+                return Err(Refused::bad(
+                    "invalid_request",
+                    "code_verifier has to be 43 to 128 characters",
+                ));
+            }
+            server.redeem(redemption).await?
+        }
+        "refresh_token" => {
+            let token = required(&form, "refresh_token")?;
+            server.refresh(client.id.clone(), token).await?
+        }
+        "client_credentials" if client.secret.is_none() => return Err(Refused::RIGHT),
         "client_credentials" => {
             let token = server.own_token(client.id.clone()).await?;
             let body = json!({
@@ -171,27 +243,17 @@ async fn token(
                 "token_type": "Bearer",
                 "expires_in": ACCESS_SECONDS,
             });
-            Ok((NO_STORE, Json(body)).into_response())
+            return Ok((NO_STORE, Json(body)).into_response());
         }
-        "refresh_token" => {
-            let token = form.get("refresh_token")?;
-            let renewed = server.refresh(client.id.clone(), token).await?;
-            let (tokens, granted) = renewed.ok_or(Refused::GRANT)?;
-            let body = json!({
-                "access_token": tokens.access_token,
-                "token_type": "Bearer",
-                "expires_in": server.clock.now().until(tokens.access_expires_at),
-                "refresh_token": tokens.refresh_token,
-                "scope": granted.scope(),
-                "authorization_details": [granted.details()],
-            });
-            Ok((NO_STORE, Json(body)).into_response())
+        _ => {
+            return Err(Refused::bad(
+                "unsupported_grant_type",
+                "use authorization_code, refresh_token or client_credentials",
+            ));
         }
-        _ => Err(Refused::bad(
-            "unsupported_grant_type",
-            "use client_credentials or refresh_token",
-        )),
-    }
+    };
+    let (tokens, granted) = tokens.ok_or(Refused::GRANT)?;
+    Ok(server.granted(&tokens, &granted))
 }
 
 async fn introspect(
@@ -199,11 +261,13 @@ async fn introspect(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    if !server.client(&headers)?.gateway {
+    let form = form(&body)?;
+    let client = server.client(&headers, &form)?;
+    if !matches!(client.kind, ClientKind::Gateway) {
         return Err(Refused::RIGHT);
     }
-    let form = Form::read(&body)?;
-    let said = server.introspection(form.get("token")?);
+    let token = required(&form, "token")?;
+    let said = server.kept().introspection(&token, server.clock.now());
     Ok((NO_STORE, Json(said)).into_response())
 }
 
@@ -212,9 +276,10 @@ async fn revoke(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    let client = server.client(&headers)?;
-    let form = Form::read(&body)?;
-    if !server.revoke(client.id.clone(), form.get("token")?).await? {
+    let form = form(&body)?;
+    let client = server.client(&headers, &form)?;
+    let token = required(&form, "token")?;
+    if !server.revoke_token(client.id.clone(), token).await? {
         return Err(Refused::RIGHT);
     }
     Ok((StatusCode::OK, NO_STORE).into_response())

@@ -14,12 +14,13 @@ use tower_rctp::{
 };
 
 use super::{
-    Agents, DevAgent, DevWorld, Grants, WORLD,
+    Agents, CALLBACK, DevAgent, DevWorld, Grants, PLUGIN, WORLD,
+    routes::legal_entity,
     seller::{CURRENCY, NewListing, granted, is_on_sale, publish},
 };
 use super::{
     Error,
-    authorization::{Authorization, Client, Tokens},
+    authorization::{Authorization, Client, ClientKind, Registration, Tokens},
     files,
 };
 
@@ -88,6 +89,7 @@ impl Made {
             operators.with(match name {
                 "funds_holder" => operator.role(Role::FundsHolder),
                 "carrier" => operator.role(Role::Carrier),
+                "seller" => operator.client(PLUGIN),
                 _ => operator,
             })
         })
@@ -95,12 +97,31 @@ impl Made {
 
     /// The agents as clients of the authorization server.
     pub fn clients(&self) -> Vec<Client> {
-        let client = |(_, agent): (_, &DevAgent)| Client {
-            id: agent.client_id.clone(),
-            secret: agent.client_secret.clone(),
-            gateway: false,
+        let registered = |name: &str, agent: &DevAgent| Registration {
+            name: format!("The {name}'s agent"),
+            operator: agent.profile.clone(),
+            legal_entity: legal_entity(name),
+            redirect_uris: match name {
+                "seller" => vec![CALLBACK.into()],
+                // They have nothing to ask a seller for.
+                _ => Vec::new(),
+            },
         };
-        self.agents.named().into_iter().map(client).collect()
+        let client = |(name, agent): (_, &DevAgent)| Client {
+            id: agent.client_id.clone(),
+            secret: Some(agent.client_secret.clone()),
+            kind: ClientKind::Agent(registered(name, agent)),
+        };
+        let plugin = Client {
+            id: PLUGIN.into(),
+            secret: None,
+            kind: ClientKind::Agent(Registration {
+                name: "A plugin of the seller's".into(),
+                ..registered("seller", &self.agents.seller)
+            }),
+        };
+        let agents = self.agents.named().into_iter().map(client);
+        agents.chain([plugin]).collect()
     }
 
     /// Where the authorization server keeps what outlives a restart.

@@ -57,7 +57,7 @@ use tower_rctp::wire::jwk::SigningKey;
 
 pub use self::{
     make::Made,
-    routes::{hosts, router},
+    routes::{enrolment, hosts, router},
 };
 use super::{
     Error,
@@ -67,6 +67,10 @@ use super::{
 
 /// The name of the file in the development directory.
 const WORLD: &str = "world.json";
+/// Where the seller's agent may have a seller sent back to; any port will do.
+pub const CALLBACK: &str = "http://127.0.0.1/callback";
+/// A second client of the seller's agent's operator: one without a secret, as a plugin is.
+pub const PLUGIN: &str = "seller-plugin";
 
 /// All that is needed to play the agents of the development world.
 #[derive(Clone, Serialize, Deserialize)]
@@ -153,8 +157,8 @@ impl DevWorld {
         })
     }
 
-    /// What the program says once it runs. It shows no secrets.
-    pub fn banner(&self, directory: &Path) -> String {
+    /// What the program says once it runs. The one secret in it is the ticket in the link, which soon ends.
+    pub fn banner(&self, directory: &Path, enrolment: &str) -> String {
         let Self {
             url, listing_id, ..
         } = self;
@@ -166,6 +170,8 @@ A marketplace to play with, at {url}
   a listing   {listing_id}, for 600.00 EUR, with a floor that only the seller knows
   agents      buyer, seller, funds_holder and carrier; keys in {dir}/*.pem, profiles at {url}/dev/profiles/…
   grants      the seller's to its agent, with all secrets in {dir}/world.json; access tokens live 15 minutes
+  the seller  enrols a passkey at {enrolment}
+              (10 minutes; POST {url}/dev/enrolments gives another link), and sees what was granted at {url}/grants
 
 Try next, in another terminal:
 

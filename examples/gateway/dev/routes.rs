@@ -25,9 +25,9 @@ use tower_rctp::{
     wire::digest::sha256,
 };
 
-use super::authorization::{Authorization, Tokens};
+use super::authorization::{Authorization, TICKET_SECONDS, Tokens};
 use super::{
-    DevAgent, DevWorld,
+    DevAgent, DevWorld, Error,
     seller::{NewListing, granted, publish},
 };
 
@@ -58,6 +58,7 @@ pub fn router(
     let sellers = Router::new()
         .route("/dev/listings", post(new_listing))
         .route("/dev/grants", post(new_grant))
+        .route("/dev/enrolments", post(new_enrolment))
         .route_layer(from_fn_with_state(served.clone(), knows_the_secret));
     Router::new()
         .route("/dev/profiles/{name}", get(profile))
@@ -88,6 +89,10 @@ async fn profile(State(dev): Dev, Path(name): Path<String>) -> Result<Json<Value
     Ok(Json(document(name, agent)))
 }
 
+pub(super) fn legal_entity(name: &str) -> String {
+    format!("The {name} of the development world")
+}
+
 /// An operator's profile (binding 1).
 fn document(name: &str, agent: &DevAgent) -> Value {
     json!({
@@ -97,7 +102,7 @@ fn document(name: &str, agent: &DevAgent) -> Value {
             "payment_handlers": {},
             "capabilities": {
                 "dev.rctp.operator": [{"version": VERSION, "config": {
-                    "legal_entity": format!("The {name} of the development world"),
+                    "legal_entity": legal_entity(name),
                     "jurisdiction": "CH",
                     "incident_contact": format!("{name}@localhost"),
                     "incident_sla_hours": 24,
@@ -172,6 +177,18 @@ async fn new_grant(State(dev): Dev, body: Bytes) -> Result<(StatusCode, Json<Tok
     let granted = granted(seller_sub, &agents.seller, new.tier, new.signed);
     let tokens = dev.authorization.grant(granted).await.map_err(failed)?;
     Ok((StatusCode::CREATED, Json(tokens)))
+}
+
+/// A link with which the seller enrols a passkey. The ticket is in the fragment, which browsers send to nobody.
+pub async fn enrolment(authorization: &Arc<Authorization>, seller: &str) -> Result<String, Error> {
+    let ticket = authorization.enrol_ticket(seller).await?;
+    Ok(format!("{}/enroll#ticket={ticket}", authorization.issuer()))
+}
+
+async fn new_enrolment(State(dev): Dev) -> Result<(StatusCode, Json<Value>), Refusal> {
+    let url = enrolment(&dev.authorization, &dev.world.seller_sub).await;
+    let body = json!({"url": url.map_err(failed)?, "expires_in": TICKET_SECONDS});
+    Ok((StatusCode::CREATED, Json(body)))
 }
 
 async fn knows_the_secret(State(dev): Dev, request: Request, next: Next) -> Response {

@@ -115,6 +115,7 @@ pub(super) fn granted(sub: &str, agent: &DevAgent, tier: Tier, signed: bool) -> 
     Granted {
         sub: sub.to_owned(),
         client_id: agent.client_id.clone(),
+        agent_id: agent.client_id.clone(),
         jkt: signed.then(|| agent.key.kid().as_str().to_owned()),
         tiers: tiers.collect(),
     }
