@@ -1,4 +1,5 @@
-//! The authorization server by itself, over real HTTP and with a clock that the tests move (binding 3.1–3.4).
+//! The authorization server by itself, over real HTTP and with a clock that the tests move (binding 3.1–3.4); and an
+//! OAuth client of the ecosystem against the whole gateway.
 
 use std::{
     fs,
@@ -27,9 +28,10 @@ use crate::{
         authorization::{
             Authorization, Client, ClientKind, Granted, Registration, Settings, session::Sessions,
         },
+        dev::{CALLBACK, PLUGIN},
         serve::Server,
     },
-    shop::{Answer, client},
+    shop::{Answer, Shop, client},
 };
 
 const DAY: i64 = 86_400;
@@ -1280,4 +1282,135 @@ async fn what_ended_is_forgotten_so_that_the_file_does_not_grow() {
     ] {
         assert_eq!(kept[what].as_object().unwrap().len(), left, "{what}");
     }
+}
+
+#[tokio::test]
+async fn a_client_of_the_ecosystem_completes_the_flow_and_is_cut_off_after_reuse() {
+    use oauth2::{
+        AsyncHttpClient, AuthUrl, AuthorizationCode, ClientId, ClientSecret, CsrfToken,
+        EndpointNotSet, EndpointSet, HttpRequest, HttpResponse, PkceCodeChallenge, RedirectUrl,
+        RefreshToken, RequestTokenError, TokenResponse, TokenUrl, basic::BasicClient,
+    };
+
+    let login = Arc::new(SignedIn::default());
+    let shop = Shop::with_login(login.clone()).await;
+    login.as_(Some(&shop.world.seller_sub));
+    let (url, seller) = (&shop.world.url, &shop.world.agents.seller);
+    let http = |request: HttpRequest| {
+        let http = shop.http.clone();
+        async move {
+            let request = reqwest::Request::try_from(request).unwrap();
+            let response = http.execute(request).await?;
+            let mut answer = http::Response::builder().status(response.status());
+            *answer.headers_mut().unwrap() = response.headers().clone();
+            Ok::<HttpResponse, reqwest::Error>(answer.body(response.bytes().await?.into()).unwrap())
+        }
+    };
+    fn is_client<'c>(_: &impl AsyncHttpClient<'c>) {}
+    is_client(&http);
+
+    // Everything it needs is found from the gateway, as a stranger finds it.
+    let resource = shop.get("/.well-known/oauth-protected-resource").await.body;
+    let issuer = resource["authorization_servers"][0]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(issuer, *url);
+    let metadata = shop.get("/.well-known/oauth-authorization-server").await;
+    assert_eq!(metadata.get("issuer"), issuer);
+    let redirect = CALLBACK.replace("127.0.0.1", "127.0.0.1:51004");
+
+    type Ready =
+        BasicClient<EndpointSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
+    let ready = |id: &str, secret: Option<&str>| -> Ready {
+        let client = BasicClient::new(ClientId::new(id.into()))
+            .set_auth_uri(AuthUrl::new(metadata.get("authorization_endpoint")).unwrap())
+            .set_token_uri(TokenUrl::new(metadata.get("token_endpoint")).unwrap())
+            .set_redirect_uri(RedirectUrl::new(redirect.clone()).unwrap());
+        match secret {
+            Some(secret) => client.set_client_secret(ClientSecret::new(secret.into())),
+            None => client,
+        }
+    };
+    let accept = async |token: &str, signs: bool| {
+        let offer = shop.offer(&shop.world.listing_id, 50_000).await;
+        let path = format!("/offers/{}/accept", offer.get("offer_id"));
+        match signs {
+            true => shop.seller(&path, token).await,
+            false => shop.unsigned(&path, token, json!({})).await,
+        }
+    };
+    for (client, signs) in [
+        (ready(&seller.client_id, Some(&seller.client_secret)), true),
+        (ready(PLUGIN, None), false),
+    ] {
+        let mut details = json!([{
+            "type": "dev.rctp.agent_grant",
+            "agent_id": "helper-1",
+            "tiers": {ACCEPT: "auto"},
+        }]);
+        if signs {
+            details[0]["jkt"] = json!(seller.key.kid());
+        }
+        let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
+        let (to, state) = client
+            .authorize_url(CsrfToken::new_random)
+            .set_pkce_challenge(challenge)
+            .add_extra_param("authorization_details", details.to_string())
+            .url();
+
+        // The seller's browser: the page, what it asks, and what the seller says.
+        let page = shop.get(&to.as_str()[url.len()..]).await;
+        assert_eq!(page.status, 200);
+        let asked = format!("/oauth/consent?{}", to.query().unwrap());
+        let asked = shop.get(&asked).await.body;
+        assert_eq!(asked["client"]["operator"], seller.profile);
+        assert_eq!(asked["scopes"][0]["tier"], "auto");
+        let allow = json!({"query": to.query(), "decision": "allow", "tiers": {ACCEPT: "ask"}, "expires_in_days": 7});
+        let allow = shop
+            .http
+            .post(format!("{url}/oauth/consent"))
+            .header("origin", url)
+            .json(&allow);
+        let back = Answer::read(allow.send().await.unwrap())
+            .await
+            .get("redirect");
+        assert!(back.starts_with(&format!("{redirect}?code=")), "{back}");
+        assert_eq!(parameter(&back, "state").unwrap(), *state.secret());
+        assert_eq!(parameter(&back, "iss").unwrap(), issuer);
+
+        let code = AuthorizationCode::new(parameter(&back, "code").unwrap());
+        let exchange = client.exchange_code(code).set_pkce_verifier(verifier);
+        let first = exchange.request_async(&http).await.unwrap();
+        assert_eq!(first.expires_in().unwrap().as_secs(), 900);
+        assert_eq!(first.scopes().unwrap().len(), 1);
+        let access = first.access_token().secret();
+        // Lowered to `ask`.
+        assert_eq!(accept(access, signs).await.status, 202);
+
+        let used: &RefreshToken = first.refresh_token().unwrap();
+        let second = client
+            .exchange_refresh_token(used)
+            .request_async(&http)
+            .await
+            .unwrap();
+        let renewed = second.access_token().secret();
+        assert_eq!(accept(renewed, signs).await.status, 202);
+
+        let reused = client
+            .exchange_refresh_token(used)
+            .request_async(&http)
+            .await;
+        let Err(RequestTokenError::ServerResponse(refused)) = reused else {
+            panic!("{reused:?}");
+        };
+        assert_eq!(refused.error().as_ref(), "invalid_grant");
+        for token in [access, renewed] {
+            let refused = accept(token, signs).await;
+            assert_eq!((refused.status, refused.error()), (403, "grant_revoked"));
+        }
+        let ended = client.exchange_refresh_token(second.refresh_token().unwrap());
+        assert!(ended.request_async(&http).await.is_err());
+    }
+    shop.close().await;
 }
