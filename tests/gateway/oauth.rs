@@ -332,6 +332,44 @@ async fn its_metadata_is_what_identity_linking_asks_for() {
 }
 
 #[tokio::test]
+async fn a_client_that_anybody_could_be_is_not_registered() {
+    let directory = tempfile::tempdir().unwrap();
+    let gateway = || Client {
+        id: "gateway".into(),
+        secret: None,
+        kind: ClientKind::Gateway,
+    };
+    let agent = |uri: &str| Client {
+        id: "agent".into(),
+        secret: None,
+        kind: ClientKind::Agent(Registration {
+            name: "An agent".into(),
+            operator: "https://agent.example/.well-known/ucp".into(),
+            legal_entity: "Agent AG".into(),
+            redirect_uris: vec![uri.into()],
+        }),
+    };
+    for (client, says) in [
+        (gateway(), "client gateway: a gateway needs a secret"),
+        (
+            agent("http://agent.example/cb"),
+            "client agent: `http://agent.example/cb` is http",
+        ),
+    ] {
+        let opened = Authorization::open(Settings {
+            file: directory.path().join("authorization.json"),
+            issuer: "https://auth.example".into(),
+            tiers: Tiers::default(),
+            clients: vec![client],
+            sessions: Arc::new(SignedIn::default()),
+            clock: Arc::new(|| Timestamp::from_secs(0)),
+        });
+        let error = opened.err().unwrap().0;
+        assert!(error.starts_with(says), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_says_not_for_certain_who_asks_goes_nowhere() {
     let alone = Alone::open().await;
     let twice = |name: &str, value: &str| format!("{}&{}", query(&[]), form(&[(name, value)]));

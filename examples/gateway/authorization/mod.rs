@@ -29,6 +29,12 @@
 //! (3.2), and the seller has to be asked again. A client should therefore refresh in one place, keep the answer before
 //! it uses it, and not repeat a refresh whose outcome it does not know if it can wait: the access token that it has goes on
 //! working until it expires. The same holds for a code.
+//!
+//! # Another login, another server
+//!
+//! Who the seller is, the marketplace's login says: [`session::Sessions`], given to [`start_with`](super::app::start_with).
+//! In production this server is not there at all: `[authorization_server]` in the settings names the marketplace's own by
+//! its issuer and its introspection endpoint, which has to answer as binding 3.3 says.
 
 mod browser;
 mod kept;
@@ -174,6 +180,12 @@ impl Authorization {
             clock,
         } = settings;
         for client in &clients {
+            if matches!(client.kind, ClientKind::Gateway) && client.secret.is_none() {
+                return Err(Error(format!(
+                    "client {}: a gateway needs a secret, or anybody could introspect",
+                    client.id
+                )));
+            }
             let uris = client.registration().map(|r| &*r.redirect_uris);
             for uri in uris.unwrap_or_default() {
                 request::check_redirect_uri(uri)
