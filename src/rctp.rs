@@ -58,6 +58,14 @@ use crate::{
     },
 };
 
+#[cfg(feature = "approvals")]
+use crate::service::{
+    approvals::{Approvals, Hosted, HostedApprover},
+    pages::{self, Pages},
+    passkeys::Passkeys,
+    session::PasskeySessions,
+};
+
 /// What the key that keeps parked access tokens is derived for (R25).
 const PARKED_TOKENS: &str = "tower-rctp parked access tokens";
 
@@ -96,6 +104,8 @@ struct Parts {
     public_url: Arc<str>,
     keys: Vec<Value>,
     clock: Arc<dyn Clock>,
+    #[cfg(feature = "approvals")]
+    pages: Option<Pages>,
 }
 
 impl fmt::Debug for Rctp {
@@ -183,6 +193,12 @@ impl Rctp {
             &self.0.policy.term_sets.names(),
             &self.0.keys,
         )
+    }
+
+    /// The seller's pages, where [`RctpBuilder::approvals`] has set them up.
+    #[cfg(feature = "approvals")]
+    pub fn pages(&self) -> Option<&Pages> {
+        self.0.pages.as_ref()
     }
 
     /// The policy in force.
@@ -504,6 +520,8 @@ pub struct RctpBuilder {
     provider: &'static dyn Provider,
     reconcile: Option<Arc<dyn Reconcile>>,
     approver: Option<Arc<dyn Approver>>,
+    #[cfg(feature = "approvals")]
+    approvals: Option<Approvals>,
     body_limit: usize,
     dev: bool,
 }
@@ -533,6 +551,8 @@ impl Default for RctpBuilder {
             provider: default_provider(),
             reconcile: None,
             approver: None,
+            #[cfg(feature = "approvals")]
+            approvals: None,
             body_limit: BODY_LIMIT,
             dev: false,
         }
@@ -690,6 +710,14 @@ impl RctpBuilder {
         self
     }
 
+    /// Hosts the seller's pages, where they fill in terms and approve with a passkey: see [`Rctp::pages`]. Takes a
+    /// `public_url` with a domain and without a path.
+    #[cfg(feature = "approvals")]
+    pub fn approvals(mut self, approvals: Approvals) -> Self {
+        self.approvals = Some(approvals);
+        self
+    }
+
     /// The limit of a request's body in bytes; 256 KiB by default. More is 413.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;
@@ -799,7 +827,7 @@ impl RctpBuilder {
             term_sets,
             ..self.policy.clone()
         });
-        let public_url: Arc<str> = public.url.into();
+        let public_url: Arc<str> = public.url.as_str().into();
         let mut keys = vec![key.public_jwk()];
         keys.extend(self.former_keys.iter().cloned());
         let mut verifying = vec![key.public_key().clone()];
@@ -808,12 +836,21 @@ impl RctpBuilder {
                 .map_err(|e| BuildError(format!("former_key is not usable: {e}")))?;
             verifying.push(key);
         }
+        #[cfg(feature = "approvals")]
+        let hosted = self.hosted(&public, &store, &key)?;
+        #[cfg(feature = "approvals")]
+        let approver = self.approver.clone().or_else(|| {
+            let (hosted, _) = hosted.as_ref()?;
+            Some(Arc::new(HostedApprover(hosted.clone())) as Arc<dyn Approver>)
+        });
+        #[cfg(not(feature = "approvals"))]
+        let approver = self.approver.clone();
         let parking = || {
             Sealer::from_signing_key(&key, PARKED_TOKENS)
                 .map_err(|e| BuildError(format!("signing_key: it cannot keep parked tokens: {e}")))
         };
         let approve = Approve::new(approve::Config {
-            approver: self.approver.clone(),
+            approver: approver.clone(),
             store: store.clone(),
             seal: seal.clone(),
             clock: self.clock.clone(),
@@ -833,8 +870,22 @@ impl RctpBuilder {
             public_url: public_url.clone(),
             gateway,
         });
-        let arrive = Arrive::new(public.prefix, self.body_limit, self.approver.is_some());
+        let arrive = Arrive::new(public.prefix, self.body_limit, approver.is_some());
         let record = Record::new(recorder);
+        #[cfg(feature = "approvals")]
+        let pages = hosted.map(|(hosted, files)| {
+            Pages::new(pages::Inner {
+                hosted,
+                files,
+                origin: public.origin.clone(),
+                public_url: public_url.clone(),
+                store: store.clone(),
+                seal: seal.clone(),
+                clock: self.clock.clone(),
+                ids: self.ids.clone(),
+                policy: policy.clone(),
+            })
+        });
         let layer = Stack::new((
             arrive.clone(),
             (
@@ -870,7 +921,43 @@ impl RctpBuilder {
             public_url,
             keys,
             clock: self.clock,
+            #[cfg(feature = "approvals")]
+            pages,
         })))
+    }
+
+    /// What the hosted pages need, and their files.
+    #[cfg(feature = "approvals")]
+    fn hosted(
+        &self,
+        public: &Public,
+        store: &Arc<dyn Store>,
+        key: &SigningKey,
+    ) -> Result<Option<(Arc<Hosted>, pages::Files)>, BuildError> {
+        let Some(settings) = &self.approvals else {
+            return Ok(None);
+        };
+        if !public.prefix.is_empty() {
+            return Err(BuildError(
+                "approvals: the pages need a public_url without a path; give RCTP a host of its own".into(),
+            ));
+        }
+        let failed = |e: &dyn fmt::Display| BuildError(format!("approvals: {e}"));
+        let passkeys = Passkeys::new(
+            &public.url,
+            &settings.marketplace,
+            store.clone(),
+            self.clock.clone(),
+            key,
+        );
+        let sessions = PasskeySessions::new(&public.url, key, self.clock.clone());
+        let hosted = Hosted {
+            passkeys: passkeys.map_err(|e| failed(&e))?,
+            own_sessions: sessions.map_err(|e| failed(&e))?,
+            sessions: settings.sessions.clone(),
+            tickets: settings.tickets.clone(),
+        };
+        Ok(Some((Arc::new(hosted), Pages::files(settings)?)))
     }
 
     /// `WWW-Authenticate`, from which OAuth clients find the authorization server (RFC 9728 §5.1).

@@ -100,7 +100,6 @@ fn is_sellers(op: Op) -> bool {
         Op::CreateListing
             | Op::SetListingTerms
             | Op::RepriceListing
-            | Op::ListQuestions
             | Op::AnswerBuyer
             | Op::ListOffers
             | Op::CounterOffer

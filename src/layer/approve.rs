@@ -533,6 +533,14 @@ pub(crate) fn page_body(
     schema: &str,
     body: &[u8],
 ) -> Result<Value, PageRefused> {
+    let value = page_json(headers, body)?;
+    schema::validate(schema, &value)
+        .map_err(|e| Refusal::invalid(format!("the body does not satisfy {schema}: {e}")))?;
+    Ok(value)
+}
+
+/// As [`page_body`], of any schema.
+pub(crate) fn page_json(headers: &HeaderMap, body: &[u8]) -> Result<Value, PageRefused> {
     let json = headers
         .get(header::CONTENT_TYPE)
         .and_then(|v| v.to_str().ok())
@@ -543,7 +551,5 @@ pub(crate) fn page_body(
     }
     let value = schema::parse(body)
         .map_err(|e| Refusal::invalid(format!("the body was not understood: {e}")))?;
-    schema::validate(schema, &value)
-        .map_err(|e| Refusal::invalid(format!("the body does not satisfy {schema}: {e}")))?;
     Ok(value)
 }

@@ -291,6 +291,7 @@ fn checks(
         budget(acting, facts, policy, now)?;
     }
     deal_terms(row, caller, facts, policy, now)?;
+    confirmed_terms(facts, policy)?;
     floor(row, facts)?;
     match tier {
         Some(Tier::Ask) if !facts.approved => Ok(Verdict::Ask {
@@ -730,6 +731,36 @@ fn deal_terms(
             "the checkout does not carry this gateway's signature",
         )),
         Requested::Checkout(checkout) => redeemable(checkout, caller, facts, now),
+    }
+}
+
+/// The terms that the seller approved, against the list price as it is now: it may have changed since they were filled in
+/// (binding 4.1).
+fn confirmed_terms(facts: &Facts, policy: &Policy) -> Result<(), Refusal> {
+    let (Some(draft), name_and_price) = (
+        &facts.draft,
+        match (&facts.requested, &facts.listing) {
+            (Requested::Listing(new), _) => Some((&new.term_set, &new.list_price)),
+            (_, Some(listing)) => Some((&listing.term_set, &listing.list_price)),
+            _ => None,
+        },
+    ) else {
+        return Ok(());
+    };
+    let (name, price) = name_and_price.ok_or_else(Refusal::not_found)?;
+    let set = policy.term_sets.get(name).ok_or_else(|| {
+        Refusal::forbid(
+            Reason::TermsInvalid,
+            "this marketplace no longer enforces the listing's term_set",
+        )
+    })?;
+    match set.confirm(&draft.private.terms(&draft.public), price) {
+        Ok(_) => Ok(()),
+        // Which term it was would tell the agent something of the floor.
+        Err(_) => Err(Refusal::forbid(
+            Reason::TermsInvalid,
+            "the terms that the seller approved no longer satisfy the term set; ask again",
+        )),
     }
 }
 

@@ -129,6 +129,15 @@ impl PrivateTerms {
     /// `terms_commitment` over the public terms and these (binding 4.2):
     /// `"sha-256:" + hex(SHA-256(JCS({"salt", "terms"})))`.
     pub fn commitment(&self, public: &PublicTerms) -> String {
+        let committed = serde_json::json!({
+            "salt": crate::wire::base64url(&self.salt),
+            "terms": self.terms(public),
+        });
+        hash_of(&committed)
+    }
+
+    /// The whole `terms` object: never leaves the decision and the commitment.
+    pub(crate) fn terms(&self, public: &PublicTerms) -> Value {
         let mut terms = match serde_json::to_value(public) {
             Ok(Value::Object(terms)) => terms,
             _ => serde_json::Map::new(),
@@ -139,11 +148,7 @@ impl PrivateTerms {
                 serde_json::json!({"amount": price.amount, "currency": price.currency}),
             );
         }
-        let committed = serde_json::json!({
-            "salt": crate::wire::base64url(&self.salt),
-            "terms": terms,
-        });
-        hash_of(&committed)
+        Value::Object(terms)
     }
 }
 

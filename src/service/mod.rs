@@ -1,9 +1,13 @@
 //! Whole endpoints to mount.
 
+#[cfg(feature = "approvals")]
+pub mod approvals;
 pub mod discovery;
 #[cfg(feature = "approvals")]
 pub mod enrolment;
 pub mod market;
+#[cfg(feature = "approvals")]
+pub mod pages;
 #[cfg(feature = "approvals")]
 pub mod passkeys;
 #[cfg(feature = "approvals")]
