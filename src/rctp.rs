@@ -60,7 +60,8 @@ use crate::{
 
 #[cfg(feature = "approvals")]
 use crate::service::{
-    approvals::{Approvals, Hosted, HostedApprover},
+    approvals::{Approvals, Hosted, HostedApprover, TicketSource},
+    enrolment::{Introspected, Tickets},
     pages::{self, Pages},
     passkeys::Passkeys,
     session::PasskeySessions,
@@ -811,7 +812,7 @@ impl RctpBuilder {
         let authenticate =
             self.authenticate_step(&public, Some(introspect.clone()), Some(recorder.clone()))?;
         let grant = CheckGrant::new(grant::Config {
-            introspect,
+            introspect: introspect.clone(),
             clock: self.clock.clone(),
             store: Some(store.clone()),
             scope: None,
@@ -837,7 +838,7 @@ impl RctpBuilder {
             verifying.push(key);
         }
         #[cfg(feature = "approvals")]
-        let hosted = self.hosted(&public, &store, &key)?;
+        let hosted = self.hosted(&public, &store, &key, &introspect)?;
         #[cfg(feature = "approvals")]
         let approver = self.approver.clone().or_else(|| {
             let (hosted, _) = hosted.as_ref()?;
@@ -933,6 +934,7 @@ impl RctpBuilder {
         public: &Public,
         store: &Arc<dyn Store>,
         key: &SigningKey,
+        introspect: &Arc<dyn Introspect>,
     ) -> Result<Option<(Arc<Hosted>, pages::Files)>, BuildError> {
         let Some(settings) = &self.approvals else {
             return Ok(None);
@@ -955,7 +957,13 @@ impl RctpBuilder {
             passkeys: passkeys.map_err(|e| failed(&e))?,
             own_sessions: sessions.map_err(|e| failed(&e))?,
             sessions: settings.sessions.clone(),
-            tickets: settings.tickets.clone(),
+            tickets: match &settings.tickets {
+                TicketSource::None => None,
+                TicketSource::Given(tickets) => Some(tickets.clone()),
+                TicketSource::Introspected => {
+                    Some(Arc::new(Introspected(introspect.clone())) as Arc<dyn Tickets>)
+                }
+            },
         };
         Ok(Some((Arc::new(hosted), Pages::files(settings)?)))
     }

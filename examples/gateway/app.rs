@@ -19,17 +19,14 @@ use tower_rctp::{
         grant::introspection::Introspection,
     },
     protocol::refusal::Refusal,
-    service::discovery,
+    service::{approvals::Approvals, discovery, pages::Pages, session::Sessions},
     store::{MemoryStore, SqliteStore},
     wire::jwk::SigningKey,
 };
 
 use super::{
     Config, DevWorld,
-    authorization::{
-        Authorization, Client, ClientKind, Settings,
-        session::{NoLogin, Sessions},
-    },
+    authorization::{Authorization, Client, ClientKind, Settings},
     dev, files,
     metrics::{Metrics, observe},
     serve::{self, Server},
@@ -83,11 +80,14 @@ impl Running {
 
 /// Starts a gateway in this process.
 pub async fn start(config: Config) -> Result<Running, Error> {
-    start_with(config, Arc::new(NoLogin)).await
+    start_with(config, None).await
 }
 
 /// Starts a gateway in this process, with a login of the marketplace's own.
-pub async fn start_with(config: Config, sessions: Arc<dyn Sessions>) -> Result<Running, Error> {
+pub async fn start_with(
+    config: Config,
+    sessions: Option<Arc<dyn Sessions>>,
+) -> Result<Running, Error> {
     // First, so that wrong settings leave nothing behind.
     check(&config)?;
     let listener = serve::bind(config.address()?).await?;
@@ -96,6 +96,8 @@ pub async fn start_with(config: Config, sessions: Arc<dyn Sessions>) -> Result<R
         .map_err(|e| Error::setting("listen", e))?;
     let public_url = match &config.public_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
+        // Browsers allow passkeys to `localhost`, and to no IP address.
+        None if config.dev => format!("http://localhost:{}", address.port()),
         None => format!("http://{address}"),
     };
     let store = SqliteStore::open(&config.store)
@@ -145,7 +147,11 @@ pub fn check(config: &Config) -> Result<(), Error> {
             .operators(config.operators().with(Operator::new(url)))
             .introspection(endpoint)
     } else {
-        builder.introspection(introspection(config)?.1)
+        match approvals(config) {
+            Some(approvals) => builder.approvals(approvals),
+            None => builder,
+        }
+        .introspection(introspection(config)?.1)
     };
     build(builder).map(drop)
 }
@@ -179,6 +185,12 @@ fn introspection(config: &Config) -> Result<(String, Introspection), Error> {
     Ok((server.issuer.clone(), endpoint))
 }
 
+/// The seller's pages; their tickets come from the authorization server.
+fn approvals(config: &Config) -> Option<Approvals> {
+    let settings = config.approvals.as_ref()?;
+    Some(Approvals::new(&*settings.marketplace).introspected_tickets())
+}
+
 /// RCTP, and what goes with it.
 struct Assembled {
     rctp: Rctp,
@@ -191,8 +203,11 @@ struct Assembled {
     inner_door: Option<Server>,
 }
 
-fn production(config: &Config, builder: RctpBuilder) -> Result<Assembled, Error> {
+fn production(config: &Config, mut builder: RctpBuilder) -> Result<Assembled, Error> {
     let (issuer, introspection) = introspection(config)?;
+    if let Some(approvals) = approvals(config) {
+        builder = builder.approvals(approvals);
+    }
     Ok(Assembled {
         rctp: build(builder.introspection(introspection))?,
         issuer,
@@ -208,7 +223,7 @@ async fn development(
     address: SocketAddr,
     issuer: String,
     builder: RctpBuilder,
-    sessions: Arc<dyn Sessions>,
+    sessions: Option<Arc<dyn Sessions>>,
 ) -> Result<Assembled, Error> {
     let made = dev::Made::open(&config.dev_dir, address)?;
     let (id, secret) = ("gateway", files::random()?);
@@ -226,13 +241,6 @@ async fn development(
     let introspection = Introspection::endpoint(format!("http://{inner}/oauth/introspect"))
         .client_secret_basic(id, secret);
     let [by_address, by_name] = dev::hosts(address);
-    let rctp = build(
-        builder
-            .authority(by_address)
-            .authority(by_name)
-            .operators(made.onboard(config.operators()))
-            .introspection(introspection),
-    )?;
     let mut clients = made.clients();
     clients.push(gateway);
     let authorization = Authorization::open(Settings {
@@ -240,12 +248,22 @@ async fn development(
         issuer: issuer.clone(),
         tiers: config.tiers.clone(),
         clients,
-        sessions,
         clock: Arc::new(SystemClock),
     })?;
+    let rctp = build(
+        builder
+            .authority(by_address)
+            .authority(by_name)
+            .operators(made.onboard(config.operators()))
+            .introspection(introspection)
+            .approvals(Approvals::new("Demo marketplace").tickets(authorization.clone())),
+    )?;
+    let pages = rctp.pages().cloned();
+    let pages = pages.ok_or_else(|| Error("the hosted pages are missing".into()))?;
+    let sessions = sessions.unwrap_or_else(|| Arc::new(pages.clone()));
     let world = made.settle(&rctp, &authorization).await?;
     let routes = dev::router(world.clone(), rctp.clone(), authorization.clone(), address)
-        .merge(authorization.router());
+        .merge(authorization.router(sessions, pages));
     Ok(Assembled {
         rctp,
         issuer,
@@ -264,6 +282,7 @@ pub fn router(rctp: &Rctp, issuer: &str, metrics: Arc<Metrics>, routes: Router) 
         .route("/metrics", get(numbers).with_state(metrics.clone()))
         .route("/.well-known/ucp", document(rctp.profile()))
         .route("/.well-known/oauth-protected-resource", document(resource))
+        .merge(rctp.pages().map(Pages::router).unwrap_or_default())
         .merge(routes)
         .fallback_service(rctp.market());
     rctp.protect(app)

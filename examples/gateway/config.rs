@@ -130,6 +130,7 @@ pub struct Config {
     pub offer_expiry: OfferExpiry,
     pub operators: Vec<Onboarded>,
     pub authorization_server: Option<AuthorizationServer>,
+    pub approvals: Option<HostedPages>,
     /// From the environment, never from the file.
     #[serde(skip)]
     pub client_secret: Option<Secret>,
@@ -165,6 +166,14 @@ pub struct AuthorizationServer {
     pub client_secret_file: Option<PathBuf>,
 }
 
+/// The pages on which sellers approve. Without them, what is parked can only expire.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostedPages {
+    /// The name that the pages and passkeys show.
+    pub marketplace: String,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -181,6 +190,7 @@ impl Default for Config {
             offer_expiry: OfferExpiry::default(),
             operators: Vec::new(),
             authorization_server: None,
+            approvals: None,
             client_secret: None,
         }
     }

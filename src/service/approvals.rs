@@ -38,7 +38,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Approvals {
     pub(crate) marketplace: String,
-    pub(crate) tickets: Option<Arc<dyn Tickets>>,
+    pub(crate) tickets: TicketSource,
     pub(crate) sessions: Option<Arc<dyn Sessions>>,
     pub(crate) texts: BTreeMap<String, String>,
     pub(crate) stylesheet: String,
@@ -57,7 +57,7 @@ impl Approvals {
     pub fn new(marketplace: impl Into<String>) -> Self {
         Self {
             marketplace: marketplace.into(),
-            tickets: None,
+            tickets: TicketSource::None,
             sessions: None,
             texts: BTreeMap::new(),
             stylesheet: String::new(),
@@ -67,7 +67,15 @@ impl Approvals {
     /// Whoever gives out enrolment tickets. Without, `/enroll` answers that there is none.
     #[must_use]
     pub fn tickets(mut self, tickets: impl Tickets) -> Self {
-        self.tickets = Some(Arc::new(tickets));
+        self.tickets = TicketSource::Given(Arc::new(tickets));
+        self
+    }
+
+    /// Tickets are introspected where tokens are (RFC 7662): the authorization server answers `active`, the seller's `sub`,
+    /// and [`TICKET_SCOPE`](super::enrolment::TICKET_SCOPE) as the only scope.
+    #[must_use]
+    pub fn introspected_tickets(mut self) -> Self {
+        self.tickets = TicketSource::Introspected;
         self
     }
 
@@ -93,6 +101,14 @@ impl Approvals {
         self.stylesheet = css.into();
         self
     }
+}
+
+/// Who knows whose ticket it is.
+#[derive(Clone)]
+pub(crate) enum TicketSource {
+    None,
+    Given(Arc<dyn Tickets>),
+    Introspected,
 }
 
 /// What the pages and the answer to an approval share.

@@ -3,7 +3,10 @@
 //! The authorization server, or the marketplace's own login, gives a seller who has signed in there a link to
 //! `/enroll#ticket=…`. The gateway asks back whose ticket it is, and takes it once.
 
+use std::sync::Arc;
+
 use crate::{
+    layer::grant::introspection::Introspect,
     store::{BoxFuture, Key, Kind, Put, Store, StoreError},
     wire::{base64url, digest::sha256},
 };
@@ -14,6 +17,26 @@ pub trait Tickets: Send + Sync + 'static {
     ///
     /// The gateway sees to it that a ticket enrols one passkey; asking does not use it up.
     fn seller<'a>(&'a self, ticket: &'a str) -> BoxFuture<'a, Result<Option<String>, StoreError>>;
+}
+
+/// The scope of a ticket that is introspected.
+pub const TICKET_SCOPE: &str = "rctp_enrolment";
+
+/// Tickets of an authorization server that tells of them where it tells of tokens (RFC 7662): `active`, with the seller as
+/// `sub` and [`TICKET_SCOPE`] as the whole `scope`.
+pub(crate) struct Introspected(pub(crate) Arc<dyn Introspect>);
+
+impl Tickets for Introspected {
+    fn seller<'a>(&'a self, ticket: &'a str) -> BoxFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(async move {
+            let said = self.0.introspect(ticket).await.map_err(|error| {
+                tracing::error!(%error, "a ticket could not be introspected");
+                StoreError("the authorization server did not answer".into())
+            })?;
+            let is_ticket = said.active && said.scope.as_deref() == Some(TICKET_SCOPE);
+            Ok(said.sub.filter(|_| is_ticket))
+        })
+    }
 }
 
 /// What uses a ticket up. It belongs into the unit that stores the passkey: it must be new, so that the second of two

@@ -1,7 +1,10 @@
 //! What the seller's browser calls: consent, and the list of grants. The pages are empty shells; all that is in them
 //! comes from the JSON routes, for which the seller has to be signed in.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{
     Json, Router,
@@ -14,10 +17,13 @@ use axum::{
 use http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_rctp::protocol::{
-    grant::GrantStatus,
-    operation::Verb,
-    policy::{ScopePolicy, Tier},
+use tower_rctp::{
+    protocol::{
+        grant::GrantStatus,
+        operation::Verb,
+        policy::{ScopePolicy, Tier},
+    },
+    service::{pages::Pages, session::Sessions},
 };
 
 use super::{
@@ -26,20 +32,29 @@ use super::{
     request::{Asked, Asks, Unfit},
 };
 
-type Server = State<Arc<Authorization>>;
+/// What these routes need.
+pub(super) struct Browser {
+    pub(super) server: Arc<Authorization>,
+    /// Who is signed in.
+    pub(super) sessions: Arc<dyn Sessions>,
+    /// The pages of the library, for their look.
+    pub(super) pages: Pages,
+}
 
-pub(super) fn router(server: Arc<Authorization>) -> Router {
+type Page = State<Arc<Browser>>;
+
+pub(super) fn router(browser: Browser) -> Router {
+    let browser = Arc::new(browser);
     Router::new()
         .route("/oauth/authorize", get(authorize))
         .route("/oauth/consent", get(consent).post(decide))
         .route("/grants", get(grants_page))
         .route("/grants/list", get(grants))
         .route("/grants/{id}/revoke", post(revoke))
-        .route("/oauth/pages/consent.js", get(consent_js))
-        .route("/oauth/pages/grants.js", get(grants_js))
-        .route_layer(from_fn_with_state(server.clone(), of_our_own_pages))
+        .route("/oauth/pages/{name}", get(script))
+        .route_layer(from_fn_with_state(browser.clone(), of_our_own_pages))
         .route_layer(from_fn(not_for_agents))
-        .with_state(server)
+        .with_state(browser)
 }
 
 /// These routes are for people (R27).
@@ -51,11 +66,10 @@ async fn not_for_agents(request: Request, next: Next) -> Response {
 }
 
 /// A POST comes from a page of this server: a form of another site has neither its `Origin` nor this `Content-Type`.
-async fn of_our_own_pages(State(server): Server, request: Request, next: Next) -> Response {
+async fn of_our_own_pages(State(browser): Page, request: Request, next: Next) -> Response {
     if request.method() == Method::POST {
         let mut origins = request.headers().get_all(header::ORIGIN).iter();
-        let ours =
-            matches!((origins.next(), origins.next()), (Some(o), None) if *o == *server.origin);
+        let ours = matches!((origins.next(), origins.next()), (Some(o), None) if *o == *browser.server.origin);
         if !ours {
             return Denied::ORIGIN.into_response();
         }
@@ -146,27 +160,33 @@ const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 /// Headers of JSON.
 const DATA: [(HeaderName, &str); 2] = [NO_STORE, NOSNIFF];
 
-/// A page: it may load what this server has, talk to this server, and be in nobody's frame.
-fn page(status: StatusCode, html: &'static str) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-             form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-        ),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (
-            HeaderName::from_static("cross-origin-opener-policy"),
-            "same-origin",
-        ),
-        NO_STORE,
-        NOSNIFF,
-    ];
-    (status, headers, html).into_response()
+/// What these pages say, beside what all pages say.
+static TEXTS: LazyLock<Value> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("pages/texts.en.json")).expect("a test reads them")
+});
+
+impl Browser {
+    /// A page in the look of the library's.
+    fn page(&self, status: StatusCode, title: &str, name: &str, said: Value) -> Response {
+        let mut texts = TEXTS.clone();
+        if let (Value::Object(texts), Value::Object(said)) = (&mut texts, said) {
+            texts.extend(said);
+        }
+        let title = texts[title].as_str().unwrap_or_default().to_owned();
+        let script = format!("/oauth/pages/{name}.js");
+        let mut response = self.pages.page(&title, &script, &texts).into_response();
+        *response.status_mut() = status;
+        response
+    }
 }
 
-fn script(js: &'static str) -> Response {
+async fn script(Path(name): Path<String>) -> Response {
+    let js = match &*name {
+        "consent.js" => include_str!("pages/consent.js"),
+        "grants.js" => include_str!("pages/grants.js"),
+        "error.js" => include_str!("pages/error.js"),
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
     let headers = [
         (header::CONTENT_TYPE, "text/javascript; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -175,24 +195,18 @@ fn script(js: &'static str) -> Response {
     (headers, js).into_response()
 }
 
-async fn consent_js() -> Response {
-    script(include_str!("pages/consent.js"))
+async fn grants_page(State(browser): Page) -> Response {
+    browser.page(StatusCode::OK, "title_grants", "grants", json!({}))
 }
 
-async fn grants_js() -> Response {
-    script(include_str!("pages/grants.js"))
-}
-
-async fn grants_page() -> Response {
-    page(StatusCode::OK, include_str!("pages/grants.html"))
-}
-
-async fn authorize(State(server): Server, RawQuery(query): RawQuery) -> Response {
-    match server.asked(query.as_deref().unwrap_or_default()) {
-        Ok(_) => page(StatusCode::OK, include_str!("pages/consent.html")),
+async fn authorize(State(browser): Page, RawQuery(query): RawQuery) -> Response {
+    let asked = browser.server.asked(query.as_deref().unwrap_or_default());
+    match asked {
+        Ok(_) => browser.page(StatusCode::OK, "title_consent", "consent", json!({})),
         Err(Unfit::Unanswerable(why)) => {
             tracing::info!(why, "an authorization request cannot be answered");
-            page(StatusCode::BAD_REQUEST, include_str!("pages/error.html"))
+            let why = json!({"error": why});
+            browser.page(StatusCode::BAD_REQUEST, "title_error", "error", why)
         }
         Err(Unfit::Refused { location, .. }) => {
             let headers = [
@@ -205,7 +219,7 @@ async fn authorize(State(server): Server, RawQuery(query): RawQuery) -> Response
     }
 }
 
-impl Authorization {
+impl Browser {
     /// The seller at the browser.
     async fn seller(&self, headers: &HeaderMap) -> Result<String, Denied> {
         match self.sessions.seller(headers).await {
@@ -216,7 +230,9 @@ impl Authorization {
             }
         }
     }
+}
 
+impl Authorization {
     /// What sellers are told of an agent.
     fn described(&self, client_id: &str, jkt: Option<&str>) -> Value {
         let registration = self.clients.get(client_id).and_then(Client::registration);
@@ -234,11 +250,12 @@ impl Authorization {
 }
 
 async fn consent(
-    State(server): Server,
+    State(browser): Page,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Denied> {
-    server.seller(&headers).await?;
+    browser.seller(&headers).await?;
+    let server = &browser.server;
     let asked = server.asked(query.as_deref().unwrap_or_default())?;
     let scopes = Verb::GRANTED.into_iter().filter_map(|verb| {
         let scope = verb.scope()?;
@@ -319,12 +336,9 @@ enum Decision {
     Deny,
 }
 
-async fn decide(
-    State(server): Server,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Denied> {
-    let seller = server.seller(&headers).await?;
+async fn decide(State(browser): Page, headers: HeaderMap, body: Bytes) -> Result<Response, Denied> {
+    let seller = browser.seller(&headers).await?;
+    let server = &browser.server;
     let decided: Decided = serde_json::from_slice(&body).map_err(|_| {
         Denied::bad(
             "invalid_request",
@@ -345,7 +359,7 @@ async fn decide(
         Decision::Allow => {
             let days = decided.expires_in_days.unwrap_or(GRANT_DAYS);
             let tiers = decided.tiers.map(|Asks(tiers)| tiers).unwrap_or_default();
-            let confirmed = confirmed(&server, &asked, seller, tiers, days)?;
+            let confirmed = confirmed(server, &asked, seller, tiers, days)?;
             let code = server.code(confirmed).await?;
             server.answer(&asked.redirect_uri, state, &[("code", &code)])
         }
@@ -407,8 +421,9 @@ fn confirmed(
 }
 
 /// The seller's grants that are in force, the newest first.
-async fn grants(State(server): Server, headers: HeaderMap) -> Result<Response, Denied> {
-    let seller = server.seller(&headers).await?;
+async fn grants(State(browser): Page, headers: HeaderMap) -> Result<Response, Denied> {
+    let seller = browser.seller(&headers).await?;
+    let server = &browser.server;
     let now = server.clock.now();
     let kept = server.kept();
     let mut grants: Vec<_> = kept
@@ -436,11 +451,12 @@ async fn grants(State(server): Server, headers: HeaderMap) -> Result<Response, D
 }
 
 async fn revoke(
-    State(server): Server,
+    State(browser): Page,
     Path(grant_id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Denied> {
-    let seller = server.seller(&headers).await?;
+    let seller = browser.seller(&headers).await?;
+    let server = &browser.server;
     if !server.revoke_grant(seller, grant_id).await? {
         return Err(Denied::NO_GRANT);
     }

@@ -16,7 +16,6 @@
 //! | `kept` | grants, tokens and codes: how they come about and end |
 //! | `routes` | what clients and the gateway call |
 //! | `browser` | what the seller's browser calls; `pages` has the files |
-//! | `session` | who the seller is: the marketplace's login |
 //!
 //! Clients are registered in code. One with a secret authenticates by `client_secret_basic`; one without is public, and
 //! PKCE is what protects it. Codes, tokens and tickets are kept as SHA-256 digests, and everything that must outlive a
@@ -32,7 +31,8 @@
 //!
 //! # Another login, another server
 //!
-//! Who the seller is, the marketplace's login says: [`session::Sessions`], given to [`start_with`](super::app::start_with).
+//! Who the seller is, the hosted pages say, or a login of the marketplace's own:
+//! [`Sessions`](tower_rctp::service::session::Sessions), given to [`start_with`](super::app::start_with).
 //! In production this server is not there at all: `[authorization_server]` in the settings names the marketplace's own by
 //! its issuer and its introspection endpoint, which has to answer as binding 3.3 says.
 
@@ -40,7 +40,6 @@ mod browser;
 mod kept;
 mod request;
 mod routes;
-pub(crate) mod session;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -58,12 +57,11 @@ use tower_rctp::{
         policy::{Tier, Tiers},
         time::Timestamp,
     },
+    service::enrolment::Tickets,
+    store::{BoxFuture, StoreError},
 };
 
-use self::{
-    kept::{Code, Fresh, Grant, Kept, Redemption},
-    session::Sessions,
-};
+use self::kept::{Code, Fresh, Grant, Kept, Redemption};
 use super::{Error, files};
 
 /// How long an access token lives, in seconds (binding 2.2).
@@ -149,7 +147,6 @@ pub struct Settings {
     /// What the marketplace lets sellers grant.
     pub tiers: Tiers,
     pub clients: Vec<Client>,
-    pub sessions: Arc<dyn Sessions>,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -160,12 +157,17 @@ pub struct Authorization {
     origin: String,
     tiers: Tiers,
     clients: HashMap<String, Client>,
-    sessions: Arc<dyn Sessions>,
     clock: Arc<dyn Clock>,
     file: PathBuf,
     kept: RwLock<Arc<Kept>>,
     /// Held by the one change at a time.
     changing: Mutex<()>,
+}
+
+impl Tickets for Authorization {
+    fn seller<'a>(&'a self, ticket: &'a str) -> BoxFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(std::future::ready(Ok(self.ticket_seller(ticket))))
+    }
 }
 
 impl Authorization {
@@ -176,7 +178,6 @@ impl Authorization {
             issuer,
             tiers,
             clients,
-            sessions,
             clock,
         } = settings;
         for client in &clients {
@@ -207,7 +208,6 @@ impl Authorization {
             origin,
             tiers,
             clients: clients.into_iter().map(|c| (c.id.clone(), c)).collect(),
-            sessions,
             clock,
             file,
             kept: RwLock::new(Arc::new(kept)),
@@ -253,7 +253,6 @@ impl Authorization {
     }
 
     /// The seller whom a ticket is for, unless it is unknown or expired.
-    #[allow(dead_code)] // for whoever enrols
     pub fn ticket_seller(&self, ticket: &str) -> Option<String> {
         let seller = |kept: &Kept| Some(kept.ticket_seller(ticket, self.clock.now())?.to_owned());
         seller(&self.kept())

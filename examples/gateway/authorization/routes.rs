@@ -12,7 +12,11 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use tower_rctp::{protocol::grant::DETAILS_TYPE, wire::digest::sha256};
+use tower_rctp::{
+    protocol::grant::DETAILS_TYPE,
+    service::{pages::Pages, session::Sessions},
+    wire::digest::sha256,
+};
 
 use super::{
     ACCESS_SECONDS, Authorization, Client, ClientKind, Error, Granted, Redemption, Tokens, browser,
@@ -24,13 +28,17 @@ const BODY_LIMIT: usize = 16 * 1024;
 
 impl Authorization {
     /// The routes.
-    pub fn router(self: &Arc<Self>) -> Router {
+    pub fn router(self: &Arc<Self>, sessions: Arc<dyn Sessions>, pages: Pages) -> Router {
         Router::new()
             .route("/.well-known/oauth-authorization-server", get(metadata))
             .route("/oauth/token", post(token))
             .route("/oauth/revoke", post(revoke))
             .with_state(self.clone())
-            .merge(browser::router(self.clone()))
+            .merge(browser::router(browser::Browser {
+                server: self.clone(),
+                sessions,
+                pages,
+            }))
             .merge(self.introspection_router())
             .layer(DefaultBodyLimit::max(BODY_LIMIT))
     }
