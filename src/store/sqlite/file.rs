@@ -28,6 +28,8 @@ pub(super) struct Opened {
     pub(super) readers: Vec<Connection>,
     /// They read too, and wait for no lock.
     pub(super) lookups: Vec<Connection>,
+    /// It reads for the thread that seals.
+    pub(super) sealer: Connection,
 }
 
 pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, SqliteError> {
@@ -68,6 +70,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
                 .collect()
         };
         let (readers, lookups) = (read(options.busy_timeout)?, read(Duration::ZERO)?);
+        let sealer = connect(path, read_only, Duration::ZERO)?;
         let file = File {
             identity: identity(path),
             path: path.clone(),
@@ -77,6 +80,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions) -> Result<Opened, Sqlit
             writer,
             readers,
             lookups,
+            sealer,
         }))
     };
     opened().unwrap_or_else(|error| Err(refusal(path, &error)))

@@ -1,5 +1,6 @@
 //! The embedded store: one SQLite file.
 
+mod ahead;
 mod file;
 mod query;
 mod rows;
@@ -15,7 +16,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use self::worker::Workers;
+use self::{ahead::Sealing, worker::Workers};
 use super::{
     BoxFuture, CommitError, Committed, Doc, IdempotencyKey, Key, Kind, Store, StoreError, Unit,
     Used,
@@ -29,8 +30,9 @@ use crate::protocol::{
 ///
 /// **What an answer means.** The file is in WAL mode with `synchronous=FULL`: a commit is answered once it would
 /// survive a loss of power. One thread writes. It takes all units that wait, at most [`SqliteOptions::max_group`] of
-/// them, into one transaction, each behind a savepoint of its own, so that a refused unit leaves its neighbours
-/// standing, and one sync to the disk serves them all. No timer is involved: a unit that comes alone is committed
+/// them, into one transaction, and one sync to the disk serves them all. A refused unit leaves its neighbours standing:
+/// nearly all are refused before they have written anything; where one is not, the transaction is rolled back and done
+/// again, with each unit behind a savepoint of its own. No timer is involved: a unit that comes alone is committed
 /// alone, at once.
 ///
 /// **What a failure means.** When a transaction cannot be committed, every unit in it gets a [`StoreError`], and
@@ -224,7 +226,7 @@ impl Store for SqliteStore {
         unit: Unit,
         seal: Arc<dyn Seal>,
     ) -> BoxFuture<'_, Result<Committed, CommitError>> {
-        self.workers.write(move |db| unit::commit(db, unit, &*seal))
+        self.workers.commit(Sealing::new(unit, seal))
     }
 
     fn sweep(&self, now: Timestamp) -> BoxFuture<'_, Result<usize, StoreError>> {

@@ -1,11 +1,11 @@
-//! Committing a unit. Every function here runs in a transaction that holds SQLite's write lock, behind a savepoint that
-//! is rolled back when the function fails.
+//! Committing a unit. Every function here runs in a transaction that holds SQLite's write lock; what it has changed
+//! is rolled back when it fails.
 
 use rusqlite::{Connection, params};
 
 use super::{
     query::{damaged, execute, get, one},
-    rows::headers_to_text,
+    rows::{headers_to_text, used},
 };
 use crate::{
     protocol::{
@@ -23,24 +23,22 @@ const SWEEP_TURN: i64 = 256;
 
 pub(super) fn commit(
     db: &Connection,
-    unit: Unit,
+    unit: &Unit,
     seal: &dyn Seal,
 ) -> Result<Committed, CommitError> {
     each_key_once(&unit.put)?;
+    // Before anything is written, so that a lost race leaves nothing to roll back.
+    let holds = holds(db, unit)?;
     if let Some(taken) = &unit.claim
-        && !claim(db, taken)?
+        && !match holds {
+            true => claim(db, taken)?,
+            false => free(db, taken)?,
+        }
     {
         return Err(CommitError::KeyTaken);
     }
-    for (key, version) in &unit.read {
-        if !unchanged(db, key, *version)? {
-            return Err(CommitError::Conflict);
-        }
-    }
-    for check in &unit.windows {
-        if !counted(db, check)? {
-            return Err(CommitError::Conflict);
-        }
+    if !holds {
+        return Err(CommitError::Conflict);
     }
     for changed in &unit.put {
         if !put(db, changed)? {
@@ -55,6 +53,32 @@ pub(super) fn commit(
     let append = |entry| append(db, entry, seal);
     Ok(Committed {
         entries: unit.entries.iter().map(append).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Whether what was read to decide is as it was.
+fn holds(db: &Connection, unit: &Unit) -> Result<bool, StoreError> {
+    for (key, version) in &unit.read {
+        if !unchanged(db, key, *version)? {
+            return Ok(false);
+        }
+    }
+    for check in &unit.windows {
+        if !counted(db, check)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether [`claim`] would take or settle the key.
+fn free(db: &Connection, claim: &Claim) -> Result<bool, StoreError> {
+    let used = used(db, &claim.key, claim.at)?;
+    Ok(match claim.step {
+        ClaimStep::Begin | ClaimStep::Settle(_) => used.is_none(),
+        ClaimStep::Complete(_) => {
+            used.is_some_and(|used| used.digest == claim.digest && used.response.is_none())
+        }
     })
 }
 
@@ -150,33 +174,31 @@ fn put(db: &Connection, put: &Put) -> Result<bool, StoreError> {
 /// lock, in the transaction that adds to it.
 fn append(db: &Connection, entry: &Entry, seal: &dyn Seal) -> Result<Sealed, StoreError> {
     let subject = entry.subject.to_string();
-    let (seq, prev_hash) = match end(db, &subject)? {
-        Some((seq, hash)) => (seq + 1, hash),
-        None => (0, FIRST_PREV_HASH.to_owned()),
-    };
+    let (seq, prev_hash) = next_place(db, &subject)?;
     let sealed = seal
-        .seal(entry, seq.unsigned_abs(), &prev_hash)
+        .seal(entry, seq, &prev_hash)
         .map_err(|error| StoreError(error.to_string()))?;
     let sql = "INSERT INTO entries (subject, seq, hash, published) VALUES (?1, ?2, ?3, ?4)";
     execute(
         db,
         sql,
-        params![subject, seq, sealed.hash, sealed.published],
+        params![subject, seq.cast_signed(), sealed.hash, sealed.published],
     )?;
     Ok(sealed)
 }
 
-/// The number and hash of a chain's last entry.
-fn end(db: &Connection, subject: &str) -> Result<Option<(i64, String)>, StoreError> {
+/// The number of a chain's next entry, and the hash that it follows.
+pub(super) fn next_place(db: &Connection, subject: &str) -> Result<(u64, String), StoreError> {
     let sql = "SELECT seq, hash FROM entries WHERE subject = ?1 ORDER BY seq DESC LIMIT 1";
-    one(db, sql, params![subject], |row| {
+    let end = one(db, sql, params![subject], |row| {
         let (seq, hash): (i64, String) = (get(row, 0)?, get(row, 1)?);
         let hex = hash.strip_prefix("sha-256:").unwrap_or_default();
         if seq < 0 || hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(damaged("an entry whose hash is none"));
         }
-        Ok((seq, hash))
-    })
+        Ok((seq.unsigned_abs() + 1, hash))
+    })?;
+    Ok(end.unwrap_or_else(|| (0, FIRST_PREV_HASH.to_owned())))
 }
 
 /// Forgets a turn's worth of what has expired, and returns how many.

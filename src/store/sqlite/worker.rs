@@ -1,4 +1,4 @@
-//! The threads: one that writes, and a few that read.
+//! The threads: one that writes, one that seals for it, and a few that read.
 
 use std::{
     collections::VecDeque,
@@ -13,20 +13,27 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::{
-    SqliteError, SqliteOptions, answer,
+    SqliteError, SqliteOptions,
+    ahead::{Sealing, seal_all},
+    answer,
     file::{self, File, Opened},
     query::{execute, get, one},
+    unit,
 };
-use crate::store::{BoxFuture, CommitError, StoreError};
+use crate::store::{BoxFuture, CommitError, Committed, StoreError};
 
 /// How many pages of the WAL are written back to the file at a time: SQLite's own default.
 const CHECKPOINT_PAGES: i64 = 1000;
+
+/// How many units with entries a group must have for waking a thread to seal them ahead to be worth it.
+const SEALED_AHEAD: usize = 4;
 
 /// The store's threads. They end, with all that waits answered, when this is dropped.
 pub(super) struct Workers {
     writes: Arc<Queue<Box<dyn Write>>>,
     reads: Arc<Queue<Read>>,
     lookups: Vec<Mutex<Connection>>,
+    seals: Arc<Queue<Read>>,
     writer: Option<JoinHandle<()>>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -44,20 +51,23 @@ impl Workers {
             writes: Arc::default(),
             reads: Arc::default(),
             lookups: Vec::new(),
+            seals: Arc::default(),
             writer: None,
             readers: Vec::new(),
         };
         let (opened, wait) = oneshot::channel();
-        let (writes, file) = (workers.writes.clone(), path.to_owned());
+        let (writes, seals) = (workers.writes.clone(), workers.seals.clone());
+        let file = path.to_owned();
         let writer = move || match file::open(&file, &options) {
             Ok(Opened {
                 file,
                 writer,
                 readers,
                 lookups,
+                sealer,
             }) => {
-                if opened.send(Ok((readers, lookups))).is_ok() {
-                    write_all(&writer, &file, &writes, options.max_group);
+                if opened.send(Ok((readers, lookups, sealer))).is_ok() {
+                    write_all(&writer, &file, &writes, &seals, options.max_group);
                 }
             }
             Err(error) => {
@@ -65,13 +75,16 @@ impl Workers {
             }
         };
         workers.writer = Some(spawn("rctp-sqlite-write", writer).map_err(failed)?);
-        let (readers, lookups) = wait
+        let (readers, lookups, sealer) = wait
             .await
             .map_err(|_| failed("its thread panicked".into()))??;
         workers.lookups = lookups.into_iter().map(Mutex::new).collect();
-        for reader in readers {
-            let reads = workers.reads.clone();
-            let reader = spawn("rctp-sqlite-read", move || read_all(&reader, &reads));
+        let reading = readers
+            .into_iter()
+            .map(|db| ("rctp-sqlite-read", db, workers.reads.clone()));
+        let sealing = ("rctp-sqlite-seal", sealer, workers.seals.clone());
+        for (name, db, queue) in reading.chain([sealing]) {
+            let reader = spawn(name, move || read_all(&db, &queue));
             workers.readers.push(reader.map_err(failed)?);
         }
         Ok(workers)
@@ -115,12 +128,31 @@ impl Workers {
     /// Runs `work` on the thread that writes, and answers once that is durable.
     pub(super) fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, CommitError> + Send + 'static,
+        work: impl Fn(&Connection) -> Result<T, CommitError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, CommitError>> {
+        self.queue(work, None)
+    }
+
+    /// Commits a unit, and answers once that is durable.
+    pub(super) fn commit(&self, sealing: Sealing) -> BoxFuture<'_, Result<Committed, CommitError>> {
+        let sealing = Arc::new(sealing);
+        let entries = (!sealing.unit.entries.is_empty()).then(|| sealing.clone());
+        self.queue(
+            move |db| unit::commit(db, &sealing.unit, &*sealing),
+            entries,
+        )
+    }
+
+    fn queue<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Connection) -> Result<T, CommitError> + Send + 'static,
+        entries: Option<Arc<Sealing>>,
     ) -> BoxFuture<'_, Result<T, CommitError>> {
         Box::pin(async move {
             let (done, wait) = oneshot::channel();
             self.writes.push(Box::new(Writing {
-                work: Some(work),
+                work,
+                entries,
                 done: None,
                 answer: done,
             }));
@@ -134,6 +166,7 @@ impl Drop for Workers {
         // The writer goes last: only a connection that may write can fold the WAL into the file, and the last does.
         self.lookups.clear();
         self.reads.close();
+        self.seals.close();
         for reader in self.readers.drain(..) {
             let _ = reader.join();
         }
@@ -180,12 +213,26 @@ impl Drop for Snapshot<'_> {
     }
 }
 
-fn write_all(db: &Connection, file: &File, writes: &Queue<Box<dyn Write>>, max_group: usize) {
+fn write_all(
+    db: &Connection,
+    file: &File,
+    writes: &Queue<Box<dyn Write>>,
+    seals: &Queue<Read>,
+    max_group: usize,
+) {
     let _ending = CloseOnDrop(writes);
     loop {
         let mut group = writes.take(max_group.max(1));
         if group.is_empty() {
             return;
+        }
+        let entries: Vec<_> = group.iter().filter_map(|write| write.entries()).collect();
+        if entries.len() >= SEALED_AHEAD {
+            let jobs = entries.into_iter().map(Sealing::job).collect();
+            seals.push(Box::new(move |db| {
+                // What comes of it reaches the writer by the jobs.
+                let _ = Snapshot::of(db).and_then(|snapshot| seal_all(snapshot.0, jobs));
+            }));
         }
         let committed = transact(db, file, &mut group);
         if let Err(error) = &committed {
@@ -200,20 +247,45 @@ fn write_all(db: &Connection, file: &File, writes: &Queue<Box<dyn Write>>, max_g
     }
 }
 
+/// Commits a group. A savepoint a unit costs copies of pages and is hardly ever needed, so the group first goes without
+/// them, and is done again when that left something to roll back.
 fn transact(db: &Connection, file: &File, group: &mut [Box<dyn Write>]) -> Result<(), StoreError> {
-    let run = || {
+    match attempt(db, file, group, Write::run)? {
+        Left::Nothing => Ok(()),
+        Left::Changes => attempt(db, file, group, Write::run_behind_savepoint).map(|_| ()),
+    }
+}
+
+/// Runs a group in a transaction, which is committed unless a refused unit has left changes in it.
+fn attempt(
+    db: &Connection,
+    file: &File,
+    group: &mut [Box<dyn Write>],
+    run: impl Fn(&mut (dyn Write + 'static), &Connection) -> Result<Left, StoreError>,
+) -> Result<Left, StoreError> {
+    let attempt = || {
         execute(db, "BEGIN IMMEDIATE", [])?;
         for write in group {
-            write.run(db)?;
+            if run(&mut **write, db)? == Left::Changes {
+                return Ok(Left::Changes);
+            }
         }
         file.check()?;
-        execute(db, "COMMIT", [])
+        execute(db, "COMMIT", [])?;
+        Ok(Left::Nothing)
     };
-    let done = run();
+    let done = attempt();
     if !db.is_autocommit() {
         execute(db, "ROLLBACK", [])?;
     }
-    done.map(|_| ())
+    done
+}
+
+/// What a unit that was refused has left in the transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Changes,
 }
 
 /// Writes the WAL back once it is long enough. SQLite would do it inside COMMIT, before anybody is answered, and would
@@ -228,43 +300,58 @@ fn checkpoint(db: &Connection) -> Result<(), StoreError> {
 
 /// Something to do in a transaction, and to answer after it.
 trait Write: Send {
-    /// Does it behind a savepoint. An error is one of the whole transaction.
-    fn run(&mut self, db: &Connection) -> Result<(), StoreError>;
+    /// The unit whose entries may be sealed ahead.
+    fn entries(&self) -> Option<&Arc<Sealing>>;
+
+    /// Does it. An error is one of the whole transaction.
+    fn run(&mut self, db: &Connection) -> Result<Left, StoreError>;
+
+    /// Does it, and leaves nothing when it is refused.
+    fn run_behind_savepoint(&mut self, db: &Connection) -> Result<Left, StoreError> {
+        execute(db, "SAVEPOINT unit", [])?;
+        if self.run(db)? == Left::Changes {
+            execute(db, "ROLLBACK TO unit", [])?;
+        }
+        execute(db, "RELEASE unit", [])?;
+        Ok(Left::Nothing)
+    }
 
     /// Answers with what came of it if the transaction was committed.
     fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
 
 struct Writing<F, T> {
-    work: Option<F>,
+    work: F,
+    entries: Option<Arc<Sealing>>,
     done: Option<Result<T, CommitError>>,
     answer: oneshot::Sender<Result<T, CommitError>>,
 }
 
 impl<F, T> Write for Writing<F, T>
 where
-    F: FnOnce(&Connection) -> Result<T, CommitError> + Send,
+    F: Fn(&Connection) -> Result<T, CommitError> + Send,
     T: Send,
 {
-    fn run(&mut self, db: &Connection) -> Result<(), StoreError> {
-        let Some(work) = self.work.take() else {
-            return Ok(());
-        };
-        execute(db, "SAVEPOINT unit", [])?;
-        let done = catch_unwind(AssertUnwindSafe(|| work(db)));
+    fn entries(&self) -> Option<&Arc<Sealing>> {
+        self.entries.as_ref()
+    }
+
+    fn run(&mut self, db: &Connection) -> Result<Left, StoreError> {
+        let before = db.total_changes();
+        let done = catch_unwind(AssertUnwindSafe(|| (self.work)(db)));
         let done = done.unwrap_or_else(|_| Err(StoreError("the commit panicked".into()).into()));
-        if let Err(error) = &done {
-            // Out of space or memory, SQLite may have rolled back everything, the neighbours too.
-            if let CommitError::Store(error) = error
-                && db.is_autocommit()
-            {
-                return Err(error.clone());
-            }
-            execute(db, "ROLLBACK TO unit", [])?;
+        // Out of space or memory, SQLite may have rolled back everything, the neighbours too.
+        if let Err(CommitError::Store(error)) = &done
+            && db.is_autocommit()
+        {
+            return Err(error.clone());
         }
-        execute(db, "RELEASE unit", [])?;
+        let left = match &done {
+            Err(_) if db.total_changes() != before => Left::Changes,
+            _ => Left::Nothing,
+        };
         self.done = Some(done);
-        Ok(())
+        Ok(left)
     }
 
     fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
