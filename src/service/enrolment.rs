@@ -19,6 +19,12 @@ pub trait Tickets: Send + Sync + 'static {
     fn seller<'a>(&'a self, ticket: &'a str) -> BoxFuture<'a, Result<Option<String>, StoreError>>;
 }
 
+impl<T: Tickets + ?Sized> Tickets for Arc<T> {
+    fn seller<'a>(&'a self, ticket: &'a str) -> BoxFuture<'a, Result<Option<String>, StoreError>> {
+        (**self).seller(ticket)
+    }
+}
+
 /// The scope of a ticket that is introspected.
 pub const TICKET_SCOPE: &str = "rctp_enrolment";
 

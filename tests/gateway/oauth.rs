@@ -20,18 +20,17 @@ use tower_rctp::{
         policy::{Tier, Tiers},
         time::Timestamp,
     },
+    service::session::Sessions,
     store::{BoxFuture, StoreError},
 };
 
 use crate::{
     gateway::{
-        authorization::{
-            Authorization, Client, ClientKind, Granted, Registration, Settings, session::Sessions,
-        },
+        authorization::{Authorization, Client, ClientKind, Granted, Registration, Settings},
         dev::{CALLBACK, PLUGIN},
         serve::Server,
     },
-    shop::{Answer, Shop, client},
+    shop::{Answer, Shop, client, pages},
 };
 
 const DAY: i64 = 86_400;
@@ -174,13 +173,12 @@ impl Alone {
             issuer: url.clone(),
             tiers: Tiers::default().withhold(Verb::OfferCounter),
             clients: clients(),
-            sessions: login.clone(),
             clock: Arc::new(move || Timestamp::from_secs(clock.load(Ordering::SeqCst))),
         })
         .unwrap();
         Self {
             url,
-            running: Server::start(listener, server.router()),
+            running: Server::start(listener, server.router(login.clone(), pages())),
             server,
             time,
             login,
@@ -361,7 +359,6 @@ async fn a_client_that_anybody_could_be_is_not_registered() {
             issuer: "https://auth.example".into(),
             tiers: Tiers::default(),
             clients: vec![client],
-            sessions: Arc::new(SignedIn::default()),
             clock: Arc::new(|| Timestamp::from_secs(0)),
         });
         let error = opened.err().unwrap().0;

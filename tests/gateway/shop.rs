@@ -6,12 +6,18 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tower_rctp::client::Signer;
+use tower_rctp::{
+    Rctp,
+    client::Signer,
+    layer::{authenticate::operators::Operators, grant::introspection::Introspection},
+    service::{approvals::Approvals, pages::Pages, session::Sessions},
+    store::MemoryStore,
+    wire::jwk::SigningKey,
+};
 
 use crate::gateway::{
     Config, DevWorld,
     app::{Running, start_with},
-    authorization::session::Sessions,
     dev::DevAgent,
     start,
 };
@@ -83,6 +89,23 @@ pub fn sign(agent: &DevAgent, request: &mut Request<Bytes>) {
     signer.sign(request).unwrap();
 }
 
+/// The library's pages, for an authorization server without a gateway.
+pub fn pages() -> Pages {
+    let nowhere = Introspection::endpoint("http://127.0.0.1:1").client_secret_basic("gateway", "-");
+    let rctp = Rctp::builder()
+        .public_url("http://localhost")
+        .dev(true)
+        .operators(Operators::onboarded([
+            "https://agent.example/.well-known/ucp",
+        ]))
+        .introspection(nowhere)
+        .store(MemoryStore::default())
+        .signing_key(SigningKey::generate().unwrap())
+        .approvals(Approvals::new("Market"))
+        .build();
+    rctp.unwrap().pages().unwrap().clone()
+}
+
 impl Shop {
     /// Starts one in this process, on a free port, in a directory of its own.
     pub async fn open() -> Self {
@@ -98,7 +121,7 @@ impl Shop {
     pub async fn with_login(sessions: Arc<dyn Sessions>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = Config::dev_in(directory.path());
-        Self::over(start_with(config, sessions).await.unwrap(), directory)
+        Self::over(start_with(config, Some(sessions)).await.unwrap(), directory)
     }
 
     fn over(running: Running, directory: TempDir) -> Self {
