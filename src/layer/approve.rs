@@ -394,24 +394,15 @@ impl Config {
         now: Timestamp,
     ) -> Result<Option<Value>, PageRefused> {
         let entry = approval.declined_entry(now);
-        let offer = match (approval.operation, &approval.target) {
-            (Op::AcceptOffer | Op::CounterOffer, Some(id)) => {
-                let keys = vec![Key::new(Kind::Offer, &**id)];
-                self.store.load(keys).await?.into_iter().flatten().next()
-            }
-            _ => None,
-        };
+        let offer = self.offer_of(&approval).await?;
         let declined = approval.ended(ApprovalStatus::Declined, None);
         let mut put = vec![over(&doc, &declined)];
-        if let Some(doc) = offer {
-            let offer: Offer = read(&doc)?;
-            if offer.state == OfferState::AwaitingApproval {
-                let declined = Offer {
-                    state: OfferState::Declined,
-                    ..offer
-                };
-                put.push(over(&doc, &declined));
-            }
+        if let Some((offer, doc)) = offer {
+            let declined = Offer {
+                state: OfferState::Declined,
+                ..offer
+            };
+            put.push(over(&doc, &declined));
         }
         let unit = Unit {
             put,
@@ -423,6 +414,21 @@ impl Config {
             Err(CommitError::Conflict | CommitError::KeyTaken) => Ok(None),
             Err(CommitError::Store(error)) => Err(error.into()),
         }
+    }
+
+    /// The offer that waits for this approval.
+    async fn offer_of(&self, approval: &Approval) -> Result<Option<(Offer, Doc)>, PageRefused> {
+        let (Op::AcceptOffer | Op::CounterOffer, Some(id)) = (approval.operation, &approval.target)
+        else {
+            return Ok(None);
+        };
+        let docs = self.store.load(vec![Key::new(Kind::Offer, &**id)]).await?;
+        let Some(doc) = docs.into_iter().flatten().next() else {
+            return Ok(None);
+        };
+        let offer: Offer = read(&doc)?;
+        let waits = offer.state == OfferState::AwaitingApproval;
+        Ok(waits.then_some((offer, doc)))
     }
 
     /// What the browser gets once the parked action has run. The decision ends the approval in its own unit; a refusal
@@ -464,6 +470,12 @@ impl Config {
             let ended = approval.ended(ApprovalStatus::Approved, Some(outcome));
             let mut put = vec![over(&doc, &ended)];
             put.extend(approved.also.iter().cloned());
+            if let Some((offer, doc)) = self.offer_of(&ended).await? {
+                put.push(Put {
+                    due: Some(offer.expires_at),
+                    ..over(&doc, &offer.reopened())
+                });
+            }
             let unit = Unit {
                 put,
                 ..Unit::default()

@@ -218,7 +218,8 @@ pub fn recheck(
             client_id: introspection.client_id.clone(),
             agent_id: None,
             scopes: vec![scope.to_owned()],
-            tiers: BTreeMap::new(),
+            // It was asked under this tier, and now it is satisfied.
+            tiers: BTreeMap::from([(scope.to_owned(), Tier::Ask)]),
         }
     } else {
         check(introspection, signed_by, Need::Scope(scope), now)?

@@ -124,6 +124,19 @@ pub struct Acceptance {
 }
 
 impl Offer {
+    /// The offer once an ask on it has ended without its effect: it waits for nobody any more.
+    #[must_use]
+    pub fn reopened(self) -> Self {
+        match self.state {
+            OfferState::AwaitingApproval => Self {
+                state: OfferState::Open,
+                waits_until: None,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// The state at `now`, whether or not the sweep has come by (binding 5.2, 5.3, 7).
     pub fn state_at(&self, now: Timestamp) -> OfferState {
         match (self.state, &self.acceptance) {

@@ -23,6 +23,7 @@ use crate::{
         caller::Caller,
         decision::{Decision, Facts, HEADER},
         grant::Grant,
+        offer::{Offer, OfferState},
         operation::Operation,
         policy::Policy,
         record::{Entry, Seal},
@@ -98,6 +99,22 @@ impl Resumed {
                 .into(),
         }
     }
+}
+
+/// The write of an offer that waited for an approval which came to nothing.
+pub(crate) fn reopened(offer: Option<&Offer>, versions: &HashMap<Key, Version>) -> Option<Put> {
+    let offer = offer.filter(|offer| offer.state == OfferState::AwaitingApproval)?;
+    let offer = offer.clone().reopened();
+    let key = Key::new(Kind::Offer, &*offer.offer_id);
+    Some(Put {
+        expected: versions.get(&key).copied().unwrap_or(0),
+        key,
+        parent: None,
+        due: Some(offer.expires_at),
+        body: serde_json::to_vec(&offer)
+            .expect("our documents serialise")
+            .into(),
+    })
 }
 
 /// What the agent reads of an action that was carried out; of a listing's terms no value, not even those that it
@@ -179,6 +196,11 @@ impl Decided {
     /// The marketplace's policy.
     pub fn policy(&self) -> &Policy {
         &self.0.policy
+    }
+
+    /// Whether the seller approved this very action.
+    pub(crate) fn resumes(&self) -> bool {
+        self.0.resumed.is_some()
     }
 
     /// The id that a new listing has, from the moment that it was asked for.
@@ -330,6 +352,10 @@ impl Decided {
     ) -> (Unit, Response<Bytes>) {
         let refusal = refusal.action(self.0.row.verb);
         let mut unit = self.unit_with(|_| refused_outcome(&refusal));
+        if self.resumes() {
+            unit.put
+                .extend(reopened(self.0.facts.offer.as_ref(), &self.0.versions));
+        }
         if let Some(decision) = refusal.decision() {
             response.headers_mut().insert(HEADER, decision.to_header());
             unit.entries = vec![Entry {

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 pub(crate) use self::decided::refused_outcome;
 pub use self::{decided::Decided, simple::Simple};
 use self::{
-    decided::{End, Inner, Resumed, no_randomness},
+    decided::{End, Inner, Resumed, no_randomness, reopened},
     facts::{Loaded, Reader, belongs, subject},
 };
 pub(crate) use self::{effect::of_listing, facts::Page};
@@ -374,6 +374,8 @@ impl Config {
                 also: approved.also.clone(),
             };
             unit.put.extend(resumed.puts(&loaded.versions, outcome));
+            unit.put
+                .extend(reopened(loaded.facts.offer.as_ref(), &loaded.versions));
         }
         // The subject's chain for those who belong to it, else the gateway's (R30).
         let place = if belongs(&asked.caller, asked.grant.as_ref(), &loaded.facts) {
@@ -382,7 +384,11 @@ impl Config {
         } else {
             None
         };
-        let place = place.unwrap_or_else(|| self.gateway.clone());
+        let place = match &loaded.approving {
+            // What comes of an ask stands in its chain.
+            Some(approval) => approval.asked.subject.clone(),
+            None => place.unwrap_or_else(|| self.gateway.clone()),
+        };
         unit.entries
             .push(self.entry(asked, &loaded.facts, place, decision, now));
         if refusal.reason() == Some(Reason::BelowFloor) {

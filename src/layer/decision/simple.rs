@@ -213,6 +213,11 @@ async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
                         acceptance: None,
                         ..now
                     };
+                    let before = match decided.resumes() {
+                        // An ask that was approved waits no more, whatever came of it.
+                        true => before.reopened(),
+                        false => before,
+                    };
                     over(doc, Some(before.expires_at), &before)
                 })
             }
