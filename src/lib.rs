@@ -79,4 +79,4 @@ pub mod service;
 pub mod store;
 pub mod wire;
 
-pub use rctp::{BuildError, LifecycleError, Rctp, RctpBuilder, RctpLayer};
+pub use rctp::{BuildError, GrantLayer, LifecycleError, Rctp, RctpBuilder, RctpLayer};

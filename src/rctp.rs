@@ -85,6 +85,9 @@ pub type RctpLayer = Stack<(
     ),
 )>;
 
+/// The second of the four layers that make up the stack.
+pub type GrantLayer = Stack<Part<(Approve, (Record, (CheckGrant, Validate)))>>;
+
 /// RCTP, put together: a handle to its layers and services. Cheap to clone.
 #[derive(Clone)]
 pub struct Rctp(Arc<Parts>);
@@ -154,7 +157,7 @@ impl Rctp {
 
     /// The second of the four layers: may it still act for them, and is the body well-formed? What the seller approves
     /// goes on from here as it was asked. Refusals from here on enter the record.
-    pub fn grant(&self) -> Stack<Part<(Approve, (Record, (CheckGrant, Validate)))>> {
+    pub fn grant(&self) -> GrantLayer {
         let Parts {
             approve,
             record,

@@ -249,18 +249,30 @@ pub(crate) fn from_browser(headers: &HeaderMap) -> Result<(), PageRefused> {
     Ok(())
 }
 
-/// Only our own pages write: browsers name the page's origin on every POST.
+/// Whether a request comes from a page of this origin: it has one `Origin`, and that is ours.
+///
+/// Browsers send `Origin` with every POST; a request without it is no browser's, or one whose referrer policy hides
+/// where it comes from.
+#[must_use]
+pub fn same_origin(headers: &HeaderMap, origin: &str) -> bool {
+    let mut sent = headers.get_all(header::ORIGIN).iter();
+    match (sent.next(), sent.next()) {
+        (Some(sent), None) => sent.as_bytes() == origin.as_bytes(),
+        _ => false,
+    }
+}
+
+/// Only our own pages write.
 pub(crate) fn from_our_page(headers: &HeaderMap, origin: &str) -> Result<(), PageRefused> {
     from_browser(headers)?;
-    let mut values = headers.get_all(header::ORIGIN).iter();
-    match (values.next(), values.next()) {
-        (Some(value), None) if value.as_bytes() == origin.as_bytes() => Ok(()),
-        _ => Err(PageRefused::new(
-            StatusCode::FORBIDDEN,
-            Reason::ActionForbidden,
-            "this is for the marketplace's own pages: the Origin header must be theirs",
-        )),
+    if same_origin(headers, origin) {
+        return Ok(());
     }
+    Err(PageRefused::new(
+        StatusCode::FORBIDDEN,
+        Reason::ActionForbidden,
+        "this is for the marketplace's own pages: the Origin header must be theirs",
+    ))
 }
 
 impl Config {

@@ -178,18 +178,7 @@ fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Whether a request comes from a page of this origin: it has one `Origin`, and that is ours.
-///
-/// Browsers send `Origin` with every POST; a request without it is no browser's, or one whose referrer policy hides
-/// where it comes from.
-#[must_use]
-pub fn same_origin(headers: &HeaderMap, origin: &str) -> bool {
-    let mut sent = headers.get_all(header::ORIGIN).iter();
-    match (sent.next(), sent.next()) {
-        (Some(sent), None) => sent.as_bytes() == origin.as_bytes(),
-        _ => false,
-    }
-}
+pub use crate::layer::approve::same_origin;
 
 /// The origin of a URL as browsers write it, such as `https://gateway.example`; `None` where it is neither https nor
 /// http.

@@ -23,7 +23,10 @@ use tower_rctp::{
         operation::Verb,
         policy::{ScopePolicy, Tier},
     },
-    service::{pages::Pages, session::Sessions},
+    service::{
+        pages::Pages,
+        session::{Sessions, same_origin},
+    },
 };
 
 use super::{
@@ -68,9 +71,7 @@ async fn not_for_agents(request: Request, next: Next) -> Response {
 /// A POST comes from a page of this server: a form of another site has neither its `Origin` nor this `Content-Type`.
 async fn of_our_own_pages(State(browser): Page, request: Request, next: Next) -> Response {
     if request.method() == Method::POST {
-        let mut origins = request.headers().get_all(header::ORIGIN).iter();
-        let ours = matches!((origins.next(), origins.next()), (Some(o), None) if *o == *browser.server.origin);
-        if !ours {
+        if !same_origin(request.headers(), &browser.server.origin) {
             return Denied::ORIGIN.into_response();
         }
         let json = request
