@@ -42,7 +42,9 @@ async fn a_link_lets_the_seller_enrol() {
     let link = shop.marketplace("/dev/enrolments", json!({})).await;
     assert_eq!((link.status, &link.body["expires_in"]), (201, &json!(600)));
     let link = link.get("url");
-    let ticket = link.strip_prefix(&format!("{}/enroll#ticket=", shop.world.url));
+    // At the name that browsers allow passkeys to.
+    let page = format!("{}/enroll#ticket=", shop.running().rctp.public_url());
+    let ticket = link.strip_prefix(&page);
     let authorization = shop.running().authorization.clone().unwrap();
     let seller = authorization.ticket_seller(ticket.unwrap());
     assert_eq!(seller.as_ref(), Some(&shop.world.seller_sub));
