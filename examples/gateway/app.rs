@@ -167,6 +167,7 @@ fn builder(config: &Config, public_url: &str) -> RctpBuilder {
         .tiers(config.tiers.clone())
         .offer_budget(config.offer_budget.clone())
         .offer_expiry(config.offer_expiry.clone())
+        .limits(config.limits.clone())
 }
 
 fn build(builder: RctpBuilder) -> Result<Rctp, Error> {

@@ -11,7 +11,7 @@ use tower_rctp::{
     },
     protocol::{
         caller::Role,
-        policy::{OfferBudget, OfferExpiry, Tiers},
+        policy::{Limits, OfferBudget, OfferExpiry, Tiers},
     },
 };
 
@@ -128,6 +128,7 @@ pub struct Config {
     pub tiers: Tiers,
     pub offer_budget: OfferBudget,
     pub offer_expiry: OfferExpiry,
+    pub limits: Limits,
     pub operators: Vec<Onboarded>,
     pub authorization_server: Option<AuthorizationServer>,
     pub approvals: Option<HostedPages>,
@@ -188,6 +189,7 @@ impl Default for Config {
             tiers: Tiers::default(),
             offer_budget: OfferBudget::default(),
             offer_expiry: OfferExpiry::default(),
+            limits: Limits::default(),
             operators: Vec::new(),
             authorization_server: None,
             approvals: None,

@@ -225,7 +225,8 @@ impl Default for Policy {
 }
 
 /// Lifetimes, and how often a seller is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// How long an approval waits for the seller, in seconds (reference: 900).
     pub approval_seconds: u32,

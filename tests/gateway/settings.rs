@@ -88,6 +88,9 @@ fn every_wrong_setting_is_named_with_what_to_write() {
         ("[offer_budget]\nper_agent = -1".into(), &["offer_budget.per_agent", "line 2"]),
         ("dev = true\n[offer_budget]\nwindow_hours = 0".into(), &["offer_budget.window_hours", "at least 1"]),
         ("dev = true\n[offer_expiry]\ndefault_seconds = 9\nmax_seconds = 8".into(), &["offer_expiry.default_seconds"]),
+        ("dev = true\n[limits]\napproval_seconds = 0".into(), &["limits.approval_seconds", "at least 1"]),
+        ("[limits]\napproval_seconds = '15 min'".into(), &["limits.approval_seconds", "line 2"]),
+        ("[limits]\napproval_minutes = 15".into(), &["limits", "approval_minutes", "approval_seconds"]),
         (no_key, &["signing_key", "PEM"]),
         ("[[operators]]\nclients = []".into(), &["operators[0]", "profile"]),
         (
