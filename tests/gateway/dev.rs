@@ -48,6 +48,16 @@ async fn a_link_lets_the_seller_enrol() {
     let authorization = shop.running().authorization.clone().unwrap();
     let seller = authorization.ticket_seller(ticket.unwrap());
     assert_eq!(seller.as_ref(), Some(&shop.world.seller_sub));
+
+    let link = shop.marketplace("/dev/enrolments", json!({"seller": "sub_another"}));
+    let link = link.await.get("url");
+    let (_, ticket) = link.split_once("#ticket=").unwrap();
+    let seller = authorization.ticket_seller(ticket);
+    assert_eq!(seller.as_deref(), Some("sub_another"));
+    for wrong in [json!({"seller": "another"}), json!({"sub": "sub_another"})] {
+        let refused = shop.marketplace("/dev/enrolments", wrong).await;
+        assert_eq!((refused.status, refused.error()), (400, "invalid_request"));
+    }
     shop.close().await;
 }
 

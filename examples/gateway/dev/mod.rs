@@ -42,6 +42,7 @@
 //! | `GET /dev/record/{kind}/{id}` | a chain of the record: `negotiation`, `deal` or `listing`, or `gateway` with any id |
 //! | `POST /dev/listings` | a fresh listing with confirmed terms: `{"floor", "list_price"?, "title"?}` |
 //! | `POST /dev/grants` | a fresh grant of the seller: `{"tier"?: "auto" \| "ask", "signed"?: bool}` |
+//! | `POST /dev/enrolments` | a link to enrol a passkey with: for the seller, or for another one: `{"seller"?: "sub_…"}` |
 //!
 //! The POST routes need `Authorization: Bearer` with the `secret` of `world.json`. All of them answer on loopback only,
 //! and only when addressed as such, so that no web page can reach them by rebinding a name.

@@ -18,6 +18,7 @@ use tower_rctp::{
     layer::context::{Clock, SystemClock},
     protocol::{
         UCP_VERSION, VERSION,
+        operation::is_id,
         policy::Tier,
         record::{Subject, SubjectKind},
         refusal::Refusal,
@@ -185,8 +186,29 @@ pub async fn enrolment(authorization: &Arc<Authorization>, seller: &str) -> Resu
     Ok(format!("{}/enroll#ticket={ticket}", authorization.issuer()))
 }
 
-async fn new_enrolment(State(dev): Dev) -> Result<(StatusCode, Json<Value>), Refusal> {
-    let url = enrolment(&dev.authorization, &dev.world.seller_sub).await;
+/// The body of `POST /dev/enrolments`.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct NewEnrolment {
+    seller: Option<String>,
+}
+
+async fn new_enrolment(State(dev): Dev, body: Bytes) -> Result<(StatusCode, Json<Value>), Refusal> {
+    let new: NewEnrolment = match &*body {
+        [] => NewEnrolment::default(),
+        body => serde_json::from_slice(body).map_err(|e| {
+            Refusal::invalid(format!(
+                "the body is {{\"seller\": \"sub_…\"}}, or empty: {e}"
+            ))
+        })?,
+    };
+    let seller = new.seller.as_deref().unwrap_or(&dev.world.seller_sub);
+    if !(seller.starts_with("sub_") && is_id(seller)) {
+        return Err(Refusal::invalid(
+            "seller is sub_ and up to 64 letters, digits, - or _",
+        ));
+    }
+    let url = enrolment(&dev.authorization, seller).await;
     let body = json!({"url": url.map_err(failed)?, "expires_in": TICKET_SECONDS});
     Ok((StatusCode::CREATED, Json(body)))
 }
