@@ -195,6 +195,11 @@ impl Approval {
         }
     }
 
+    /// The decision on the approved action, once there is one.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.outcome.as_ref()?.decision.as_ref()
+    }
+
     /// Whether the seller fills in terms before they approve (binding 4.2).
     pub fn takes_terms(&self) -> bool {
         matches!(self.action, Verb::ListingCreate | Verb::ListingSetTerms)

@@ -254,7 +254,7 @@ impl Inner {
             let docs = list.await?;
             for doc in &docs {
                 let approval: Approval = read(doc)?;
-                let item = json!({
+                let mut item = json!({
                     "approval_id": approval.approval_id,
                     "action": approval.action,
                     "status": approval.status_at(now),
@@ -262,6 +262,9 @@ impl Inner {
                     "expires_at": approval.expires_at,
                     "display": approval.display,
                 });
+                if let Some(decision) = approval.decision() {
+                    item["decision"] = json!(decision);
+                }
                 match approval.status_at(now) {
                     ApprovalStatus::Pending => waiting.push(item),
                     _ => answered.push(item),
@@ -284,7 +287,7 @@ impl Inner {
             "approval_request": approval.request(&self.hosted_url(id)),
             "status": status,
         });
-        if let Some(decision) = approval.outcome.as_ref().and_then(|o| o.decision.as_ref()) {
+        if let Some(decision) = approval.decision() {
             answer["decision"] = json!(decision);
         }
         if approval.takes_terms() && status == ApprovalStatus::Pending {
