@@ -80,7 +80,8 @@ impl Approvals {
     }
 
     /// The marketplace's own login, in place of sign-in by passkey. Approving takes the passkey all the same. Set the
-    /// text `signin_url` to the login's address.
+    /// text `signin_url` to the login's address: the pages link there, with `return_to`, the path on this origin that the
+    /// login sends the browser back to.
     #[must_use]
     pub fn sessions(mut self, sessions: impl Sessions) -> Self {
         self.sessions = Some(Arc::new(sessions));

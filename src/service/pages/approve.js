@@ -173,20 +173,18 @@ function pending(data) {
     }
   };
 
-  const failed = async (error) => {
+  const failed = (error) => {
     if (error.status === 409 || error.status === 404) return load();
     if (error.status === 401) {
-      // Either the session has ended or the passkey was not accepted; only the first refuses a reading too.
-      const ended = await api(`${page}/request`).then(
-        () => false,
-        (again) => again.status === 401,
-      );
+      const ended = error.body.error !== 'signature_invalid';
       const again = () => {
         complain(note('good', t('signed_in_again')));
         document.getElementById('approve').focus();
       };
       return complain(
-        ended ? signIn(again, 'h2', t('ended_title'), t('ended_text')) : note('bad', t('passkey_refused')),
+        ended
+          ? signIn(again, { level: 'h2', title: t('ended_title'), text: t('ended_text') })
+          : note('bad', t('passkey_refused')),
       );
     }
     if (error.status === 422 && form && error.body.fields) return form.refuse(error.body.fields);

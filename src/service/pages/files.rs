@@ -171,3 +171,18 @@ fn escape(text: &str, html: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marketplace_changes_texts_by_their_keys() {
+        let settings = Approvals::new("Market").text("signin_url", "https://market.example/login");
+        let files = Files::new(&settings).unwrap();
+        assert_eq!(files.text("signin_url"), "https://market.example/login");
+        assert_eq!(files.text("marketplace"), "Market");
+        let unknown = Files::new(&settings.text("sign_in_url", "x")).err();
+        assert!(unknown.unwrap().contains("`sign_in_url`"));
+    }
+}

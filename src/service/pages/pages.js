@@ -243,8 +243,31 @@ export const newPasskey = async (json) =>
 export const askPasskey = async (json) =>
   written(await navigator.credentials.get({ publicKey: parsed('Request', json) }));
 
-/** Signs in with the passkey, and goes on with `then`. */
-export function signIn(then, level = 'h1', title = t('signin_title'), text = t('signin_text')) {
+/** The marketplace's own login, which sends the browser back to a path here. */
+function login(back) {
+  const url = new URL(t('signin_url'), location.origin);
+  url.searchParams.set('return_to', back);
+  return url.href;
+}
+
+/** Where to come back to: this page, unless it says otherwise. */
+const here = () => location.pathname + location.search;
+
+/** Signs in with the passkey, and goes on with `then`; or links to the marketplace's own login. */
+export function signIn(then, { level = 'h1', title = t('signin_title'), text, back = here() } = {}) {
+  if (t('signin_url'))
+    return el(
+      'section',
+      { class: 'card plain', 'data-test': 'signin' },
+      el(level, {}, title),
+      el('p', {}, text ?? t('signin_link_text')),
+      // Within a page that somebody has filled in, the login opens beside it.
+      el(
+        'a',
+        { id: 'signin', class: 'primary', href: login(back), target: level === 'h1' ? null : '_blank' },
+        t('signin_link'),
+      ),
+    );
   const trouble = el('div', { 'data-test': 'signin-error' });
   const act = async () => {
     trouble.replaceChildren();
@@ -266,13 +289,13 @@ export function signIn(then, level = 'h1', title = t('signin_title'), text = t('
     'section',
     { class: 'card plain', 'data-test': 'signin' },
     el(level, {}, title),
-    el('p', {}, text),
+    el('p', {}, text ?? t('signin_text')),
     trouble,
     passkeys ? button('signin', t('signin_button'), 'primary', act) : note('bad', t('passkey_unsupported')),
   );
 }
 
-/** The links of the page's head, and signing out. */
+/** The links of the page's head, and signing out, unless that is the marketplace's own affair. */
 export function links(...items) {
   const out = button('signout', t('signout'), 'link', async () => {
     try {
@@ -286,6 +309,6 @@ export function links(...items) {
     .getElementById('nav')
     .replaceChildren(
       ...items.filter(([, to]) => to).map(([key, to]) => el('a', { href: to, id: `nav-${key}` }, t(`nav_${key}`))),
-      out,
+      t('signin_url') ? '' : out,
     );
 }

@@ -11,4 +11,4 @@ function destination() {
   return local ? to : '/approve';
 }
 
-show(signIn(() => location.replace(destination())));
+show(signIn(() => location.replace(destination()), { back: destination() }));

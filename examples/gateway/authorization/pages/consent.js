@@ -97,7 +97,7 @@ function view({ client, agent_id, scopes, expires_in_days, max_days, redirect_ho
       };
       trouble.replaceChildren(
         error.status === 401
-          ? signIn(again, 'h2', t('ended_title'), t('ended_text'))
+          ? signIn(again, { level: 'h2', title: t('ended_title'), text: t('ended_text') })
           : note('bad', error instanceof TypeError ? t('error_refused') : why(error)),
       );
     } finally {

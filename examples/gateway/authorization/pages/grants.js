@@ -62,7 +62,7 @@ function card({ grant_id, client, agent_id, tiers, created_at, expires_at, statu
         say(t('revoked_said', { agent: name }), true);
       } catch (error) {
         trouble.replaceChildren(
-          error.status === 401 ? signIn(load, 'h2', t('ended_title'), t('signin_text')) : note('bad', why(error)),
+          error.status === 401 ? signIn(load, { level: 'h2', title: t('ended_title') }) : note('bad', why(error)),
         );
       }
     });
