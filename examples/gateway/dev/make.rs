@@ -98,7 +98,11 @@ impl Made {
     /// The agents as clients of the authorization server.
     pub fn clients(&self) -> Vec<Client> {
         let registered = |name: &str, agent: &DevAgent| Registration {
-            name: format!("The {name}'s agent"),
+            name: match name {
+                "seller" => "Selling Assistant".into(),
+                // They are at no page.
+                _ => format!("The {name}'s agent"),
+            },
             operator: agent.profile.clone(),
             legal_entity: legal_entity(name),
             redirect_uris: match name {
@@ -116,7 +120,7 @@ impl Made {
             id: PLUGIN.into(),
             secret: None,
             kind: ClientKind::Agent(Registration {
-                name: "A plugin of the seller's".into(),
+                name: "Selling Plugin".into(),
                 ..registered("seller", &self.agents.seller)
             }),
         };

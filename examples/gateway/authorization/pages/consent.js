@@ -1,6 +1,21 @@
 // Consent: what an agent may do by itself, what it must ask for, and until when.
 
-import { api, button, el, measured, note, problem, message, rich, say, show, signIn, t, why } from '/pages/pages.js';
+import {
+  api,
+  button,
+  el,
+  has,
+  measured,
+  note,
+  problem,
+  message,
+  rich,
+  say,
+  show,
+  signIn,
+  t,
+  why,
+} from '/pages/pages.js';
 
 const ORDER = ['auto', 'ask', 'forbid'];
 
@@ -49,7 +64,7 @@ function view({ client, agent_id, scopes, expires_in_days, max_days, redirect_ho
       el(
         'fieldset',
         { class: 'field', 'data-test': `scope-${each.verb}` },
-        el('legend', {}, each.title),
+        el('legend', {}, has(`scope_${each.scope}`) ? t(`scope_${each.scope}`) : each.title),
         row(
           each.scope,
           choices(each).map((tier) => [tier, t(`tier_${tier}`)]),
