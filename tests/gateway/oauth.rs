@@ -1330,7 +1330,8 @@ async fn a_client_of_the_ecosystem_completes_the_flow_and_is_cut_off_after_reuse
     let login = Arc::new(SignedIn::default());
     let shop = Shop::with_login(login.clone()).await;
     login.as_(Some(&shop.world.seller_sub));
-    let (url, seller) = (&shop.world.url, &shop.world.agents.seller);
+    // At the name that browsers allow passkeys to.
+    let (url, seller) = (shop.running().rctp.public_url(), &shop.world.agents.seller);
     let http = |request: HttpRequest| {
         let http = shop.http.clone();
         async move {
@@ -1350,7 +1351,7 @@ async fn a_client_of_the_ecosystem_completes_the_flow_and_is_cut_off_after_reuse
         .as_str()
         .unwrap()
         .to_owned();
-    assert_eq!(issuer, *url);
+    assert_eq!(issuer, url);
     let metadata = shop.get("/.well-known/oauth-authorization-server").await;
     assert_eq!(metadata.get("issuer"), issuer);
     let redirect = CALLBACK.replace("127.0.0.1", "127.0.0.1:51004");

@@ -8,7 +8,7 @@ use crate::shop::{FLOOR, Shop, offer_body, sign};
 #[tokio::test]
 async fn it_serves_its_documents() {
     let shop = Shop::open().await;
-    let url = &shop.world.url;
+    let url = shop.running().rctp.public_url();
 
     let health = shop.get("/health").await;
     assert_eq!((health.status, health.body), (200, json!({"status": "ok"})));
@@ -19,14 +19,14 @@ async fn it_serves_its_documents() {
     assert_eq!(rest["endpoint"], format!("{url}/"));
 
     let resource = shop.get("/.well-known/oauth-protected-resource").await.body;
-    assert_eq!(resource["resource"], **url);
+    assert_eq!(resource["resource"], *url);
     assert_eq!(resource["authorization_servers"], json!([url]));
 
     let server = shop
         .get("/.well-known/oauth-authorization-server")
         .await
         .body;
-    assert_eq!(server["issuer"], **url);
+    assert_eq!(server["issuer"], *url);
     assert_eq!(server["token_endpoint"], format!("{url}/oauth/token"));
 
     let nowhere = shop.get("/nowhere").await;
