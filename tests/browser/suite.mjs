@@ -429,6 +429,7 @@ scenario('a tampered challenge approves nothing', async () => {
     await seller.go(ask.path);
     await seller.click('#approve');
     await seller.see('#trouble .note.bad');
+    assert.match(await seller.text('#trouble'), /not accepted/);
     assert.notEqual(honest, challenge);
     await page.unroute(`**/approve/${ask.id}/options`);
   }
