@@ -566,8 +566,8 @@ async fn bodies_that_lie_are_400_and_have_no_effect() {
     let mut bodies = vec![
         // Members twice, as they are and in other words.
         text(
-            "{\"deal_terms\"",
-            "{\"listing_id\":\"lst_bicycle\",\"deal_terms\"",
+            "\"deal_terms\"",
+            "\"listing_id\":\"lst_bicycle\",\"deal_terms\"",
         ),
         text(
             "\"listing_id\"",

@@ -20,6 +20,7 @@ use tower_rctp::protocol::{
     operation::{FloorRule, Op, Operation, Side, TABLE, TierRule, Verb},
     policy::{OfferBudget, Policy, Tier, Tiers},
     profile::Duties,
+    question::{self, Question},
     record::{Entry, Subject, SubjectKind},
     refusal::{Code, ProtocolError, Reason, Refusal},
     term_set::TermSets,
@@ -594,6 +595,56 @@ mod who_calls {
             let absent = Case::of(op).with(|c| c.facts.listing = None);
             assert_eq!(absent.refusal().status(), StatusCode::NOT_FOUND, "{op:?}");
         }
+    }
+
+    #[test]
+    fn a_draft_is_its_sellers_alone() {
+        let draft = |f: fn(&mut Case)| {
+            Case::of(Op::GetListing)
+                .with(|c| c.listing().state = ListingState::Draft)
+                .with(f)
+        };
+        let absent = Case::of(Op::GetListing).with(|c| c.facts.listing = None);
+        for hidden in [
+            draft(|_| ()),
+            draft(|c| {
+                c.grant = Some(Grant {
+                    sub: "pw_another".into(),
+                    ..grant()
+                });
+            }),
+        ] {
+            assert_same_answer(&hidden.refusal(), &absent.refusal());
+        }
+        let own = draft(|c| c.grant = Some(grant()));
+        assert_eq!(own.verdict(), Verdict::Auto);
+    }
+
+    #[test]
+    fn a_seller_and_a_buyer_read_the_questions_and_the_listing_must_be_there() {
+        let buyers =
+            |f: fn(&mut Case)| Case::of(Op::ListQuestions).with(Case::by_the_buyer).with(f);
+        assert_eq!(buyers(|_| ()).verdict(), Verdict::Auto);
+        let absent = buyers(|c| c.facts.listing = None);
+        assert_eq!(absent.refusal().status(), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn a_question_is_answered_once_and_on_its_own_listing() {
+        let answering = |f: fn(&mut Question)| {
+            Case::of(Op::AnswerBuyer).with(|c| f(c.facts.question.as_mut().unwrap()))
+        };
+        let again = answering(|q| {
+            q.answer = Some(question::Answer {
+                text: "Yes.".into(),
+                at: NOW,
+            });
+        });
+        assert_eq!(again.reason(), Reason::OfferReplayed);
+        let elsewhere = answering(|q| q.listing_id = "lst_2".into()).refusal();
+        assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND);
+        let absent = Case::of(Op::AnswerBuyer).with(|c| c.facts.question = None);
+        assert_same_answer(&absent.refusal(), &elsewhere);
     }
 
     #[test]
@@ -1791,6 +1842,9 @@ impl Case {
         if op == Op::GetApproval {
             facts.approval = Some(approval());
         }
+        if op == Op::AnswerBuyer {
+            facts.question = Some(question());
+        }
         Self {
             op,
             caller: if buyers {
@@ -2075,6 +2129,17 @@ fn deal() -> Deal {
         seller: SELLER.into(),
         created_at: NOW.plus(-60),
         committed_to_ship_at: None,
+    }
+}
+
+fn question() -> Question {
+    Question {
+        question_id: "qst_1".into(),
+        listing_id: "lst_1".into(),
+        text: "Is it still there?".into(),
+        asked_by: Agent::Key(thumbprint('B')),
+        created_at: NOW.plus(-60),
+        answer: None,
     }
 }
 

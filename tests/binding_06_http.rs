@@ -40,7 +40,7 @@ use tower_rctp::{
         grant::{Grant, GrantStatus},
         listing::{Listing, ListingState},
         money::Money,
-        operation::{Op, TABLE, Verb},
+        operation::{Op, Side, TABLE, Verb},
         policy::{OfferBudget, Tier, Tiers},
         record::{Subject, SubjectKind},
         refusal::{Code, Refusal},
@@ -345,6 +345,12 @@ async fn every_decision_has_its_status_its_header_and_its_body(backing: Backing)
     }
 }
 
+fn hash_of(value: &Value) -> String {
+    let digest = sha256(&jcs::canonical(value).unwrap());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha-256:{hex}")
+}
+
 /// What every answer of the stack must be, whatever it says.
 fn whole(answer: &Answer) {
     let what = named(answer);
@@ -390,14 +396,19 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
     let mut proposing = listing_request();
     proposing["proposed_terms"] = floor.clone();
     let price = json!({"amount": 59_000, "currency": CURRENCY});
-    let answer = json!({"question_id": "qst_1", "text": "It has a bell."});
+    let question = json!({"text": "Has it a bell?"});
+    let asked = market.buyer_post("/listings/lst_bicycle/questions", &question);
+    let question = asked.await.get("question_id");
+    let answer = json!({"question_id": question, "text": "It has a bell."});
     let subject = |kind: &str, id: &str| json!({"type": kind, "id": id});
-    let rows: Vec<(Verb, String, Value, Value, Value)> = vec![
+    // The verb, where, the body; the subject and what else is in the details; what the page shows beside the rest.
+    let rows: Vec<(Verb, String, Value, Value, Value, Value)> = vec![
         (
             Verb::OfferAccept,
             format!("/offers/{offer}/accept"),
             json!({}),
             subject("offer", &offer),
+            json!({"deal_terms": deal_terms(FLOOR + 1)}),
             json!({"deal_terms": deal_terms(FLOOR + 1)}),
         ),
         (
@@ -406,12 +417,14 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
             json!({"deal_terms": deal_terms(55_000)}),
             subject("offer", &other),
             json!({"deal_terms": deal_terms(55_000)}),
+            json!({"deal_terms": deal_terms(55_000)}),
         ),
         (
             Verb::ListingReprice,
             "/listings/lst_bicycle/price".into(),
             json!({"price": price}),
             subject("listing", LISTING),
+            json!({"price": price}),
             json!({"price": price}),
         ),
         (
@@ -420,6 +433,7 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
             answer,
             subject("listing", LISTING),
             json!({}),
+            json!({"question": "Has it a bell?", "answer": "It has a bell."}),
         ),
         (
             Verb::ListingSetTerms,
@@ -427,6 +441,7 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
             json!({"proposed_terms": floor}),
             subject("listing", LISTING),
             json!({"term_set": "goods-1"}),
+            json!({}),
         ),
         (
             Verb::ListingCreate,
@@ -434,10 +449,11 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
             proposing,
             Value::Null,
             json!({"term_set": "goods-1"}),
+            json!({"title": "A tandem", "list_price": {"amount": 90_000, "currency": CURRENCY}}),
         ),
     ];
     let mut nonces = HashSet::new();
-    for (verb, path, body, subject, more) in rows {
+    for (verb, path, body, subject, more, shown) in rows {
         let asked = market.seller_post(&path, &body).await;
         assert_eq!(asked.status, 202, "{verb}: {}", named(&asked));
         whole(&asked);
@@ -458,6 +474,20 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
             "subject": subject,
             "expires_at": ends,
         });
+        // R28: what the agent proposes in private is in no hash that anyone sees.
+        let mut asked_for = body.clone();
+        asked_for.as_object_mut().unwrap().remove("proposed_terms");
+        expected["request_hash"] = json!(hash_of(&asked_for));
+        let mut display = json!({
+            "operator": market.seller.profile,
+            "agent": market.seller.kid(),
+            "legal_entity": "seller AG",
+            "title": "A bicycle",
+            "list_price": {"amount": 60_000, "currency": CURRENCY},
+        });
+        for (name, value) in shown.as_object().unwrap() {
+            display[name] = value.clone();
+        }
         if subject.is_null() {
             let listing = details["subject"]["id"].as_str().unwrap();
             assert!(listing.starts_with("lst_"));
@@ -471,6 +501,7 @@ async fn an_ask_says_what_the_seller_approves(backing: Backing) {
             "approval_id": id,
             "action": verb,
             "authorization_details": [expected],
+            "display": display,
             "hosted_url": format!("{GATEWAY}/approve/{id}"),
             "expires_at": ends,
         });
@@ -804,10 +835,10 @@ async fn a_body_is_its_schema_and_nothing_more() {
     let offer = market.open_offer(FLOOR + 1).await;
     let commits = market.store.commits();
     let rows = bodies(&offer, &deal);
+    // All but the browser's.
     let schemas = TABLE
         .iter()
-        .filter(|row| row.writes() && row.body.is_some());
-    // All but the browser's.
+        .filter(|row| row.writes() && row.body.is_some() && row.side != Side::Browser);
     assert_eq!(
         rows.len(),
         schemas.count(),
@@ -1086,39 +1117,37 @@ async fn unknown_routes_are_404_to_those_who_are_known() {
 #[tokio::test]
 async fn what_is_not_served_is_404_after_the_decision_and_unrecorded() {
     let market = Market::on(Backing::memory().await).await;
+    let won = market.open_offer(FLOOR + 1).await;
+    let checkout = json!({"checkout": market.accept(&won).await.get("checkout")});
+    let deal = market.buyer_post("/deals", &checkout).await.get("deal_id");
+    let entries = market.chain(SubjectKind::Deal, &deal).await.len();
     let commits = market.store.commits();
-    let ask = json!({"text": "Has it a bell?"});
+    let event = json!({"event": "e30.e30.AA"});
+    let events = format!("/deals/{deal}/events");
     let key = fresh_key();
     for _ in 0..2 {
         let answer = market
-            .post(
-                &market.buyer,
-                None,
-                "/listings/lst_bicycle/questions",
-                &ask,
-                &key,
-            )
+            .post(&market.buyer, None, &events, &event, &key)
             .await;
         assert_eq!(answer.refusal(), (404, "not_found"));
         assert_eq!(answer.decision(), "");
         assert!(answer.get("message").contains("does not serve"));
     }
-    let chain = market.chain(SubjectKind::Listing, LISTING).await;
-    assert_eq!(chain.len(), 0);
+    let chain = market.chain(SubjectKind::Deal, &deal).await;
+    assert_eq!(chain.len(), entries);
     assert_eq!(
         market.store.commits(),
         commits + 1,
         "only the answer was stored"
     );
     // Refused, it is refused: the decision comes first.
-    assert_eq!(
-        reprice(&market, LISTING, 1).await.refusal(),
-        (422, "below_floor")
-    );
-    assert_eq!(
-        reprice(&market, LISTING, FLOOR).await.refusal(),
-        (404, "not_found")
-    );
+    let unsigned = market.oauth_post(SELLER_UNBOUND, &events, &event).await;
+    assert_eq!(unsigned.refusal(), (401, "signature_invalid"));
+    let stranger = market
+        .post(&market.other, None, &events, &event, &fresh_key())
+        .await;
+    assert_eq!(stranger.refusal(), (404, "not_found"));
+    assert!(!stranger.get("message").contains("does not serve"));
 }
 
 // ---- Fixed forbids --------------------------------------------------------------------------------------------------

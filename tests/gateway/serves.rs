@@ -8,7 +8,10 @@ use crate::shop::{FLOOR, Shop, offer_body, sign};
 #[tokio::test]
 async fn it_serves_its_documents() {
     let shop = Shop::open().await;
-    let url = shop.running().rctp.public_url();
+    // Sellers use passkeys on it, so it is known by a name.
+    let url = &shop.running().rctp.public_url().to_owned();
+    let port = shop.world.url.rsplit_once(':').unwrap().1;
+    assert_eq!(*url, format!("http://localhost:{port}"));
 
     let health = shop.get("/health").await;
     assert_eq!((health.status, health.body), (200, json!({"status": "ok"})));
