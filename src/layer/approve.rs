@@ -292,31 +292,25 @@ impl Config {
             let (approval, doc) = load(&*self.store, id, &seller).await?;
             match (approval.status_at(now), answer.decision) {
                 (ApprovalStatus::Pending, Choice::Approve) => {
-                    let turn = self.approve(approver, approval, &answer, &seller).await?;
-                    return Ok(Turn::Resume(Box::new(turn)));
+                    match self.approve(approver, approval, &answer, &seller).await {
+                        Ok(turn) => return Ok(Turn::Resume(Box::new(turn))),
+                        Err(refused) => {
+                            // A click that was faster has ended it, and used the passkey's counter.
+                            let (approval, _) = load(&*self.store, id, &seller).await?;
+                            if approval.status_at(self.clock.now()) == ApprovalStatus::Pending {
+                                return Err(refused);
+                            }
+                        }
+                    }
                 }
                 (ApprovalStatus::Pending, Choice::Decline) => {
                     if let Some(view) = self.decline(approval, doc, now).await? {
                         return Ok(Turn::Answer(answered(&view)));
                     }
                 }
-                (ApprovalStatus::Approved, Choice::Approve)
-                | (ApprovalStatus::Declined, Choice::Decline) => {
-                    return Ok(Turn::Answer(answered(&approval.view(now))));
-                }
-                (ApprovalStatus::Expired, _) => {
-                    return Err(PageRefused::new(
-                        StatusCode::CONFLICT,
-                        Reason::OfferExpired,
-                        "the time to answer has ended, which is a decline; nothing was executed",
-                    ));
-                }
-                (ApprovalStatus::Approved | ApprovalStatus::Declined, _) => {
-                    return Err(PageRefused::new(
-                        StatusCode::CONFLICT,
-                        Reason::OfferReplayed,
-                        "this was already answered, and otherwise",
-                    ));
+                (_, choice) => {
+                    let view = told_again(&approval, choice, now)?;
+                    return Ok(Turn::Answer(answered(&view)));
                 }
             }
         }
@@ -466,8 +460,8 @@ impl Config {
             let now = self.clock.now();
             let (approval, doc) =
                 load(&*self.store, &approved.approval_id, &approved.seller).await?;
-            if approval.status != ApprovalStatus::Pending {
-                return Ok(Some(approval.view(now)));
+            if approval.status_at(now) != ApprovalStatus::Pending {
+                return told_again(&approval, Choice::Approve, now).map(Some);
             }
             let Some(refusal) = refusal else {
                 return Ok(None);
@@ -499,6 +493,25 @@ impl Config {
             }
         }
         Err(Refusal::unavailable("too many requests change this at once; try again").into())
+    }
+}
+
+/// What an approval that has ended answers: its outcome to the same choice, whoever was faster; to another 409.
+fn told_again(approval: &Approval, choice: Choice, now: Timestamp) -> Result<Value, PageRefused> {
+    let conflict = |reason, message| PageRefused::new(StatusCode::CONFLICT, reason, message);
+    match (approval.status_at(now), choice) {
+        (ApprovalStatus::Approved, Choice::Approve)
+        | (ApprovalStatus::Declined, Choice::Decline) => Ok(approval.view(now)),
+        (ApprovalStatus::Expired, _) => Err(conflict(
+            Reason::OfferExpired,
+            "the time to answer has ended, which is a decline; nothing was executed",
+        )),
+        (ApprovalStatus::Pending | ApprovalStatus::Approved | ApprovalStatus::Declined, _) => {
+            Err(conflict(
+                Reason::OfferReplayed,
+                "this was already answered, and otherwise",
+            ))
+        }
     }
 }
 
