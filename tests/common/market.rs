@@ -77,6 +77,15 @@ impl Backing {
         self.file.is_none()
     }
 
+    /// The bytes of its file, and of what lies beside it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let dir = self.file.as_ref().unwrap().path();
+        let files = std::fs::read_dir(dir).unwrap();
+        files
+            .flat_map(|file| std::fs::read(file.unwrap().path()).unwrap())
+            .collect()
+    }
+
     /// The same state as another process would see it.
     pub async fn opened_again(&self) -> Arc<dyn Store> {
         match &self.file {
