@@ -164,6 +164,8 @@ impl DevWorld {
             url, listing_id, ..
         } = self;
         let dir = directory.display();
+        // Sessions and passkeys are of the host that the link names, which is not that of `url`.
+        let pages = enrolment.split("/enroll").next().unwrap_or(url);
         format!(
             "\
 A marketplace to play with, at {url}
@@ -172,7 +174,8 @@ A marketplace to play with, at {url}
   agents      buyer, seller, funds_holder and carrier; keys in {dir}/*.pem, profiles at {url}/dev/profiles/…
   grants      the seller's to its agent, with all secrets in {dir}/world.json; access tokens live 15 minutes
   the seller  enrols a passkey at {enrolment}
-              (10 minutes; POST {url}/dev/enrolments gives another link), and sees what was granted at {url}/grants
+              (10 minutes; POST {url}/dev/enrolments gives another link),
+              then sees what waits for approval at {pages}/approve, and what was granted at {pages}/grants
 
 Try next, in another terminal:
 
