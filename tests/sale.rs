@@ -1,27 +1,105 @@
-//! The whole path, through every layer: an offer becomes a deal, and the record says so.
+//! The whole path, through every layer: a proposal becomes a listing, an offer becomes a deal, and the record says so.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/authenticator.rs"]
+mod authenticator;
 mod common;
 
-use common::{FLOOR, World, deal_terms, offer_body};
-use serde_json::json;
-use tower_rctp::protocol::record::SubjectKind;
+use authenticator::Browser;
+use common::{
+    Answer, CURRENCY, FLOOR, GATEWAY, LISTING, SELLER, World, deal_terms, get, offer_body, post,
+};
+use http::{HeaderValue, header};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+use tower_rctp::{
+    protocol::{policy::Tier, record::SubjectKind},
+    service::{approvals::Approvals, enrolment::Tickets},
+    store::{BoxFuture, StoreError},
+};
 
 #[tokio::test]
 async fn an_offer_becomes_a_deal() {
-    let world = World::new().await;
+    sells(&World::new().await, LISTING).await;
+}
 
-    let listing = world.buyer_get("/listings/lst_bicycle").await;
+/// Under the tier `auto` the listing comes first, and its terms follow.
+#[tokio::test]
+async fn a_proposal_becomes_a_deal() {
+    let approvals = Approvals::new("The Market").tickets(OneTicket);
+    let world = World::with(Tier::Auto, |b| b.approvals(approvals)).await;
+    let mut page = Page::enrolled(&world).await;
+
+    let listing = json!({
+        "title": "A bicycle",
+        "list_price": {"amount": 60_000, "currency": CURRENCY},
+        "term_set": "goods-1",
+    });
+    let listing = world.seller_post("/listings", &listing).await;
+    assert_eq!((listing.status, listing.decision()), (201, "auto"));
+    let listing_id = listing.get("listing_id");
+
+    let floor = |amount: u64| json!({"amount": amount, "currency": CURRENCY});
+    let proposed = json!({"proposed_terms": {"floor": floor(FLOOR - 777)}});
+    let path = format!("/listings/{listing_id}/terms");
+    let asked = world.seller_post(&path, &proposed).await;
+    assert_eq!(asked.status, 202, "{:?}", asked.body);
+    let request = &asked.body["approval_request"];
+    let id = request["approval_id"].as_str().unwrap();
+
+    let shown = page.get(&format!("/approve/{id}/request")).await;
+    let mut terms = shown.body["prefill"].clone();
+    assert_eq!(terms["floor"], floor(FLOOR - 777));
+    terms["floor"] = floor(FLOOR);
+    terms["payment_terms"] = json!(["prepaid"]);
+    let filled_in = page
+        .post(&format!("/approve/{id}/terms"), &json!({"terms": terms}))
+        .await;
+    let commitment = &filled_in.body["terms_commitment"];
+    let credential = page.browser.get(&filled_in.body["publicKey"]).await;
+    let approval = json!({
+        "decision": "approve",
+        "credential": credential.unwrap(),
+        "terms_commitment": commitment,
+    });
+    let path = format!("/approvals/{id}/response");
+    let approved = page.post(&path, &approval).await;
+    assert_eq!(approved.body["approval"]["status"], "approved");
+
+    let outcome = world.seller_get(&format!("/approvals/{id}")).await;
+    let result = json!({
+        "listing_id": listing_id,
+        "term_set": "goods-1",
+        "terms_commitment": commitment,
+    });
+    assert_eq!(outcome.body["result"], result);
+    let chain = world.chain(SubjectKind::Listing, &listing_id).await;
+    let decisions: Vec<_> = chain.iter().map(|e| &e["decision"]["decision"]).collect();
+    assert_eq!(decisions, ["auto", "ask", "auto"]);
+    assert_eq!(&chain[2]["terms_commitment"], commitment);
+
+    sells(&world, &listing_id).await;
+}
+
+/// A refusal, an offer, a counter, its answer, acceptance, and a deal.
+async fn sells(world: &World, listing_id: &str) {
+    let offer = |amount| {
+        let mut body = offer_body(amount);
+        body["listing_id"] = json!(listing_id);
+        body
+    };
+    let listing = world.buyer_get(&format!("/listings/{listing_id}")).await;
     assert_eq!(listing.status, 200, "{:?}", listing.body);
     assert_eq!(listing.body["state"], "active");
 
-    let low = world.offer(FLOOR - 1).await;
+    let low = world.buyer_post("/offers", &offer(FLOOR - 1)).await;
     assert_eq!(low.refusal(), (422, "below_floor"), "{:?}", low.body);
 
-    let offer = world.offer(FLOOR + 1).await;
-    assert_eq!(offer.status, 201, "{:?}", offer.body);
-    assert_eq!(offer.decision(), "auto");
-    let id = offer.get("offer_id");
+    let good = world.buyer_post("/offers", &offer(FLOOR + 1)).await;
+    assert_eq!(good.status, 201, "{:?}", good.body);
+    assert_eq!(good.decision(), "auto");
+    let id = good.get("offer_id");
 
     let counter = world
         .seller_post(
@@ -31,7 +109,7 @@ async fn an_offer_becomes_a_deal() {
         .await;
     assert_eq!(counter.status, 201, "{:?}", counter.body);
 
-    let mut answer = offer_body(45_000);
+    let mut answer = offer(45_000);
     answer["supersedes"] = json!(counter.get("offer_id"));
     let answer = world.buyer_post("/offers", &answer).await;
     assert_eq!(answer.status, 201, "{:?}", answer.body);
@@ -55,4 +133,66 @@ async fn an_offer_becomes_a_deal() {
     assert_eq!(negotiation.len(), 5, "{negotiation:#?}");
     let deals = world.chain(SubjectKind::Deal, &deal.get("deal_id")).await;
     assert_eq!(deals.len(), 1);
+}
+
+/// Whoever has it is the seller.
+struct OneTicket;
+
+impl Tickets for OneTicket {
+    fn seller<'a>(&'a self, ticket: &'a str) -> BoxFuture<'a, Result<Option<String>, StoreError>> {
+        let seller = (ticket == "a ticket").then(|| SELLER.to_owned());
+        Box::pin(std::future::ready(Ok(seller)))
+    }
+}
+
+/// The seller's browser at the hosted pages.
+struct Page<'a> {
+    world: &'a World,
+    browser: Browser,
+    session: HeaderValue,
+}
+
+impl<'a> Page<'a> {
+    async fn enrolled(world: &'a World) -> Self {
+        let mut page = Self {
+            world,
+            browser: Browser::at(GATEWAY, false),
+            session: HeaderValue::from_static(""),
+        };
+        let offered = page
+            .post("/enroll/options", &json!({"ticket": "a ticket"}))
+            .await;
+        let credential = page.browser.create(&offered.body["publicKey"]).await;
+        let enrolled = json!({
+            "ticket": "a ticket",
+            "state": offered.body["state"],
+            "credential": credential.unwrap(),
+        });
+        let enrolled = page.post("/enroll/complete", &enrolled).await;
+        assert_eq!(enrolled.status, 201, "{:?}", enrolled.body);
+        let cookie = enrolled.headers[header::SET_COOKIE].to_str().unwrap();
+        page.session = cookie.split(';').next().unwrap().parse().unwrap();
+        page
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.send(get(path)).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Answer {
+        let mut request = post(path, body);
+        let origin = HeaderValue::from_static(GATEWAY);
+        request.headers_mut().insert(header::ORIGIN, origin);
+        self.send(request).await
+    }
+
+    async fn send(&self, mut request: http::Request<bytes::Bytes>) -> Answer {
+        let session = self.session.clone();
+        request.headers_mut().insert(header::COOKIE, session);
+        if request.uri().path().starts_with("/approvals/") {
+            return self.world.send(request).await;
+        }
+        let pages = self.world.rctp.pages().unwrap().clone();
+        Answer::of(pages.oneshot(request.map(Full::new)).await.unwrap()).await
+    }
 }
