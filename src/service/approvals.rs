@@ -10,7 +10,7 @@
 //!     .tickets(tickets)
 //!     // texts and colours of one's own
 //!     .text("signin_title", "Welcome back")
-//!     .stylesheet(":root { --accent: #0b6e4f }");
+//!     .stylesheet(":root { --main: light-dark(#0b6e4f, #7fd1ae) }");
 //! let rctp = Rctp::builder()
 //!     .approvals(approvals)
 //!     // …
