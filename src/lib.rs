@@ -9,6 +9,7 @@
 //!   Arrive         which row is it?           matches the table, collects the body once, hashes it once
 //!   Authenticate   who is calling?            RFC 9421 signature or OAuth token → Caller
 //!   Admit          do we serve it?            RCTP-Version, and a row
+//!   Approve        has the seller answered?   the passkey, over what was asked; what was parked goes on from here
 //!   Record         is it written down?        refusals on their way out enter the deal record
 //!   CheckGrant     may it still act for them? the agent grant, introspected on every call → Grant
 //!   Validate       is it well-formed?         the body against its closed schema
@@ -65,7 +66,7 @@
 //! | `sqlite` | | [`store::SqliteStore`] |
 //! | `axum` | | extractors, and [`Rctp`]`::protect` |
 //! | `client` | | `client::Signer`, the agent's side |
-//! | `approvals` | | the seller's browser: `service::passkeys`, `service::session`, `service::enrolment` |
+//! | `approvals` | | the seller's pages and passkeys: `service::approvals`, `Rctp::pages`; see `docs/approvals.md` |
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "p256")))]
 compile_error!("tower-rctp needs a crypto provider: enable the feature `aws-lc-rs` or `p256`");
