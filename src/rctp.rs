@@ -70,6 +70,9 @@ use crate::service::{
 /// What the key that keeps parked access tokens is derived for (R25).
 const PARKED_TOKENS: &str = "tower-rctp parked access tokens";
 
+/// How often a lost race about a listing is tried again.
+const ATTEMPTS: usize = 16;
+
 /// The whole stack as one layer.
 pub type RctpLayer = Stack<(
     Arrive,
@@ -275,6 +278,17 @@ impl Rctp {
     /// # Errors
     /// When there is no such listing, or it is sold or withdrawn already.
     pub async fn withdraw(&self, listing_id: &str) -> Result<Listing, LifecycleError> {
+        for _ in 0..ATTEMPTS {
+            match self.withdraw_as_it_is(listing_id).await {
+                // It was accepted, or freed, while this was on its way.
+                Err(LifecycleError::Changing) => {}
+                done => return done,
+            }
+        }
+        Err(LifecycleError::Changing)
+    }
+
+    async fn withdraw_as_it_is(&self, listing_id: &str) -> Result<Listing, LifecycleError> {
         let accepted = |offer_id: String| async move {
             let key = Key::new(Kind::Offer, offer_id);
             let doc = self.0.store.load(vec![key]).await?.into_iter().flatten();
@@ -343,7 +357,6 @@ impl Rctp {
         listing_id: &str,
         to: impl Fn(&Listing, Timestamp) -> Result<(ListingState, Vec<Entry>), LifecycleError>,
     ) -> Result<Listing, LifecycleError> {
-        const ATTEMPTS: usize = 16;
         for _ in 0..ATTEMPTS {
             let (listing, doc) = self
                 .listing(listing_id)
