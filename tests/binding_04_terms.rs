@@ -2,7 +2,13 @@
 //! what an agent proposed.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/authenticator.rs"]
+mod authenticator;
 mod common;
+#[path = "common/hosted.rs"]
+mod hosted;
+#[path = "common/market.rs"]
+mod market;
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use common::{CURRENCY, FLOOR, LISTING, World};
@@ -13,7 +19,8 @@ use sha2::{Digest, Sha256};
 use tower_rctp::{
     protocol::{
         money::{MAX_AMOUNT, Money},
-        policy::Tier,
+        operation::Verb,
+        policy::{Tier, Tiers},
         schema,
         term_set::{Confirmed, TermName, TermSet, TermSets, Violation, Visibility},
         terms::PrivateTerms,
@@ -1014,6 +1021,263 @@ async fn an_overdue_reservation_is_written_down_as_it_is_read() {
     assert_eq!(listing.body["state"], "active");
     // Nothing is left to do.
     assert_eq!(world.rctp.sweep().await.unwrap(), 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// 4.2 The seller sets the terms on the hosted page
+
+mod on_the_hosted_page {
+    use super::*;
+    use hosted::{Hosted, Person, confirmed, new_listing, offer_on, on_listing};
+    use market::{Backing, fits, on_every_store};
+    use tower_rctp::protocol::record::SubjectKind;
+
+    on_every_store!(
+        v31_setting_terms_is_always_asked_whatever_the_grant_says,
+        under_auto_a_listing_begins_without_terms_and_gets_them_by_set_terms,
+        what_is_stored_is_exactly_what_is_committed_to,
+    );
+
+    async fn outcome(site: &Hosted, anna: &mut Person, id: &str, terms: &Value) -> Value {
+        let done = site.confirm(anna, id, terms).await;
+        assert_eq!(done.status, 200, "{:?}", done.body);
+        done.body["approval"].clone()
+    }
+
+    async fn v31_setting_terms_is_always_asked_whatever_the_grant_says(backing: Backing) {
+        // The grant lets agents do everything at once.
+        let site = Hosted::with(backing, Tier::Auto, |b| b).await;
+        let mut anna = site.seller_person().await;
+        for body in [json!({}), json!({"proposed_terms": {"floor": floor(1)}})] {
+            let asked = site.seller_post(&on_listing("/terms"), &body).await;
+            assert_eq!(asked.status, 202, "{:?}", asked.body);
+            assert!(asked.decision().starts_with("ask;"), "{}", asked.decision());
+        }
+        let before = site.buyer_get(&on_listing("")).await.body;
+        let id = site.ask(&on_listing("/terms"), &json!({})).await;
+        assert_eq!(site.buyer_get(&on_listing("")).await.body, before);
+        let approval = outcome(&site, &mut anna, &id, &confirmed(50_000)).await;
+        let after = site.buyer_get(&on_listing("")).await.body;
+        assert_eq!(
+            after["terms_commitment"],
+            approval["result"]["terms_commitment"]
+        );
+        assert_ne!(after["terms_commitment"], before["terms_commitment"]);
+        // A policy that would not ask is none.
+        let both = [Tier::Auto, Tier::Ask];
+        let tiers = Tiers::default().offer(Verb::ListingSetTerms, Tier::Ask, &both);
+        assert!(tiers.check().unwrap_err().contains("always `ask`"));
+    }
+
+    async fn under_auto_a_listing_begins_without_terms_and_gets_them_by_set_terms(
+        backing: Backing,
+    ) {
+        let site = Hosted::with(backing, Tier::Auto, |b| b).await;
+        let mut anna = site.seller_person().await;
+        let mut creating = new_listing();
+        creating["proposed_terms"] = json!({"floor": floor(77_777)});
+        let created = site.seller_post("/listings", &creating).await;
+        assert_eq!((created.status, created.decision()), (201, "auto"));
+        let listing = created.get("listing_id");
+        for none in ["public_terms", "terms_commitment"] {
+            assert!(created.body.get(none).is_none(), "{:?}", created.body);
+        }
+        let path = format!("/listings/{listing}/terms");
+        let id = site.ask(&path, &json!({})).await;
+        // What was proposed with the listing was not kept.
+        let page = site
+            .page_get(&format!("/approve/{id}/request"), Some(&anna))
+            .await;
+        assert_eq!(page.body["prefill"].get("floor"), None);
+        assert_eq!(page.body["list_price"], creating["list_price"]);
+
+        let approval = outcome(&site, &mut anna, &id, &confirmed(70_000)).await;
+        assert_eq!(approval, site.read(&id).await);
+        let commitment = approval["result"]["terms_commitment"].clone();
+        let told =
+            json!({"listing_id": listing, "term_set": "goods-1", "terms_commitment": commitment});
+        assert_eq!(approval["result"], told, "and never a value");
+        let view = site.buyer_get(&format!("/listings/{listing}")).await.body;
+        fits("listing", &view);
+        let mut public = confirmed(70_000);
+        public.as_object_mut().unwrap().remove("floor");
+        assert_eq!(view["public_terms"], public);
+        assert_eq!(view["terms_commitment"], commitment);
+        for (amount, status) in [(69_999, 422), (70_000, 201)] {
+            let offer = site
+                .buyer_post("/offers", &offer_on(&listing, amount))
+                .await;
+            assert_eq!(offer.status, status, "{:?}", offer.body);
+        }
+        let chain = site.chain(SubjectKind::Listing, &listing).await;
+        let committed: Vec<Option<&Value>> =
+            chain.iter().map(|e| e.get("terms_commitment")).collect();
+        assert_eq!(
+            committed,
+            [None, None, Some(&commitment)],
+            "created, asked, approved"
+        );
+    }
+
+    async fn what_is_stored_is_exactly_what_is_committed_to(backing: Backing) {
+        let site = Hosted::open(backing).await;
+        let mut anna = site.seller_person().await;
+        let mut salts = Vec::new();
+        for n in 0..3 {
+            let mut terms = confirmed(50_000 + n);
+            terms["available_until"] = json!("2026-10-01T10:00:00.5+01:00");
+            let id = site.ask(&on_listing("/terms"), &json!({})).await;
+            // An earlier attempt leaves nothing behind.
+            site.fill_in(&anna, &id, &confirmed(59_999)).await;
+            let approval = outcome(&site, &mut anna, &id, &terms).await;
+            let private = site.stored(Kind::PrivateTerms, LISTING).await.unwrap();
+            let private: Value = serde_json::from_slice(&private.body).unwrap();
+            let salt = private["salt"].as_str().unwrap();
+            let salt: [u8; 16] = BASE64_URL_SAFE_NO_PAD
+                .decode(salt)
+                .unwrap()
+                .try_into()
+                .unwrap();
+            assert_eq!(private["floor"], floor(50_000 + n));
+            // A time has one form, that which the listing shows.
+            terms["available_until"] = json!("2026-10-01T09:00:00Z");
+            let shown = site.buyer_get(&on_listing("")).await.body["public_terms"].clone();
+            let mut whole = shown.clone();
+            whole["floor"] = private["floor"].clone();
+            assert_eq!(
+                whole["available_until"].as_str().unwrap()[..19],
+                *"2026-10-01T09:00:00"
+            );
+            assert_eq!(
+                approval["result"]["terms_commitment"],
+                commitment(&whole, &salt)
+            );
+            salts.push(salt);
+        }
+        salts.sort_unstable();
+        salts.dedup();
+        assert_eq!(salts.len(), 3, "a fresh salt each time");
+    }
+
+    #[tokio::test]
+    async fn the_form_is_filled_with_what_was_proposed_over_the_category_over_the_defaults() {
+        let site = Hosted::open(Backing::memory().await).await;
+        let anna = site.seller_person().await;
+        let mut creating = new_listing();
+        creating["category"] = json!("furniture");
+        creating["proposed_terms"] = json!({"floor": floor(77_777), "inspection_days": 7});
+        let id = site.ask("/listings", &creating).await;
+        let page = site
+            .page_get(&format!("/approve/{id}/request"), Some(&anna))
+            .await
+            .body;
+        let definition = definition();
+        assert_eq!(page["term_set"], definition);
+        let defaults = &definition["category_defaults"];
+        let mut expected = defaults["*"].clone();
+        for (name, value) in defaults["furniture"].as_object().unwrap() {
+            expected[name] = value.clone();
+        }
+        expected["floor"] = floor(77_777);
+        expected["inspection_days"] = json!(7);
+        assert_eq!(page["prefill"], expected);
+    }
+
+    #[tokio::test]
+    async fn terms_that_break_a_rule_are_422_by_field_and_leave_nothing_behind() {
+        let site = Hosted::open(Backing::memory().await).await;
+        let anna = site.seller_person().await;
+        let id = site.ask(&on_listing("/terms"), &json!({})).await;
+        let path = format!("/approve/{id}/terms");
+        let changed = |name: &str, value: Value| {
+            let mut terms = confirmed(50_000);
+            terms[name] = value;
+            terms
+        };
+        let mut two = changed("floor", floor(60_077));
+        two["deliver_within_days"] = json!(61);
+        let table = [
+            (
+                changed("floor", floor(60_077)),
+                vec![("floor", "lte_list_price")],
+            ),
+            (
+                changed("floor", floor(5_999)),
+                vec![("floor", "min_ratio_of_list_price")],
+            ),
+            (changed("floor", Value::Null), vec![("floor", "required")]),
+            (
+                two,
+                vec![("floor", "lte_list_price"), ("deliver_within_days", "max")],
+            ),
+        ];
+        let commits = site.store.commits();
+        for (terms, fields) in table {
+            let refused = site
+                .page_post(&path, Some(&anna), &json!({"terms": terms}))
+                .await;
+            assert_eq!(refused.refusal(), (422, "terms_invalid"), "{terms}");
+            fits("error", &refused.body);
+            let told = refused.body["fields"].as_array().unwrap();
+            let told: Vec<(&str, &str)> = told
+                .iter()
+                .map(|f| (f["term"].as_str().unwrap(), f["rule"].as_str().unwrap()))
+                .collect();
+            assert_eq!(told, fields, "{terms}");
+            for value in ["60077", "5999", "60000"] {
+                assert!(
+                    !refused.body.to_string().contains(value),
+                    "{:?}",
+                    refused.body
+                );
+            }
+        }
+        let (malformed, terms) = ((400, "invalid_request"), (422, "terms_invalid"));
+        for (body, refusal) in [
+            (json!({}), malformed),
+            (json!([]), malformed),
+            (json!({"terms": confirmed(50_000), "floor": 1}), malformed),
+            (json!({"terms": []}), terms),
+            (json!({"terms": null}), terms),
+        ] {
+            let refused = site.page_post(&path, Some(&anna), &body).await;
+            assert_eq!(refused.refusal(), refusal, "{body}");
+            fits("error", &refused.body);
+        }
+        assert_eq!(site.store.commits(), commits);
+        assert!(site.kept(&id).await.get("draft").is_none());
+        assert_eq!(site.read(&id).await["status"], "pending");
+    }
+
+    /// Binding 4.1: the constraints hold for the listing as it is when the terms become its own.
+    #[tokio::test]
+    async fn terms_are_judged_again_when_they_are_approved() {
+        let site = Hosted::with(Backing::memory().await, Tier::Auto, |b| b).await;
+        let mut anna = site.seller_person().await;
+        let id = site.ask(&on_listing("/terms"), &json!({})).await;
+        let (commitment, options) = site.fill_in(&anna, &id, &confirmed(50_000)).await;
+        let lower = json!({"price": floor(45_000)});
+        assert_eq!(
+            site.seller_post(&on_listing("/price"), &lower).await.status,
+            200
+        );
+        let credential = anna.browser.get(&options).await.unwrap();
+        let body = json!({"decision": "approve", "credential": credential, "terms_commitment": commitment});
+        let before = site.buyer_get(&on_listing("")).await.body;
+        let done = site.respond(&anna, &id, &body).await;
+        let approval = &done.body["approval"];
+        assert_eq!(approval["status"], "approved");
+        assert_eq!(approval["decision"]["reason"], "terms_invalid");
+        assert!(
+            !done.body.to_string().contains("50000") && !done.body.to_string().contains("floor")
+        );
+        assert_eq!(site.buyer_get(&on_listing("")).await.body, before);
+        assert_eq!(
+            site.offer(FLOOR).await.status,
+            201,
+            "the floor is what it was"
+        );
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------

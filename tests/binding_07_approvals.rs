@@ -336,10 +336,11 @@ async fn play(
     for member in ["authenticated_by", "agent_profile", "action"] {
         assert_eq!(last[member], kept["asked"][member], "{verb}: {member}");
     }
-    if let Some(commitment) = approval["result"].get("terms_commitment") {
-        if terms.is_some() {
-            assert_eq!(last["terms_commitment"], *commitment, "{verb}");
-        }
+    if terms.is_some() {
+        assert_eq!(
+            last["terms_commitment"],
+            approval["result"]["terms_commitment"]
+        );
     }
     approval["result"].clone()
 }
@@ -1543,7 +1544,7 @@ async fn pages_let_nothing_in_from_elsewhere_and_hold_nothing_of_anybody() {
         assert_eq!(found.status, 200, "{file}");
         assert_eq!(found.headers["content-type"], kind, "{file}");
         assert_eq!(found.headers["x-content-type-options"], "nosniff", "{file}");
-        nothing(&String::from_utf8(found.bytes.to_vec()).unwrap(), file);
+        nothing(std::str::from_utf8(&found.bytes).unwrap(), file);
         let etag = found.headers["etag"].to_str().unwrap();
         let known = with(browser_get(&path, None), "if-none-match", etag);
         let known = site.send(known).await;
