@@ -21,8 +21,8 @@ use common::{
     Answer, FLOOR, GATEWAY, LISTING, NOW, SELLER, SELLER_TOKEN, SELLER_UNBOUND, deal_terms, grant,
 };
 use hosted::{
-    Hosted, Person, at_once, browser_get, browser_post, confirmed, cookie, door, new_listing,
-    offer_on, on_listing, with,
+    Hosted, Person, at_once, browser_get, browser_post, confirmed, cookie, new_listing, offer_on,
+    on_listing, with,
 };
 use http::{Method, Request, StatusCode, header};
 use market::{Backing, Call, fits, fresh_key, on_every_store, send_to, signed};
@@ -1663,5 +1663,4 @@ async fn a_marketplace_without_approver_answers_its_sellers_itself() {
     );
     assert_eq!(send_to(&service, request).await.status, 200);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    let _ = door;
 }

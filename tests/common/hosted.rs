@@ -232,8 +232,12 @@ impl Hosted {
 
 /// Everything behind one door: the stack around the marketplace's own handlers, the market for the rest, and the pages.
 pub fn door(rctp: &Rctp, own: axum::Router) -> Service {
-    let pages = rctp.pages().unwrap().router();
-    let app = own.fallback_service(rctp.market()).merge(pages);
+    door_of(rctp, own.fallback_service(rctp.market()))
+}
+
+/// The same with nothing of ours inside but the pages.
+pub fn door_of(rctp: &Rctp, app: axum::Router) -> Service {
+    let app = app.merge(rctp.pages().unwrap().router());
     let app = rctp.protect(app);
     let service = tower::service_fn(move |request: Request<Body>| {
         let app = app.clone();

@@ -1,5 +1,11 @@
 //! More of the market: stores that fail or wait on command, more agents, several gateways over one store, logs to read.
-#![allow(dead_code, unused_imports, unreachable_pub, clippy::unwrap_used)]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    unreachable_pub,
+    clippy::unwrap_used
+)]
 
 use std::{
     cell::RefCell,
