@@ -1199,6 +1199,59 @@ async fn an_unsigned_token_acts_for_the_profile_of_its_client() {
     );
 }
 
+/// Whatever the row, and whoever's the other profile is: onboarded, or nobody's.
+#[tokio::test]
+async fn v35_a_token_with_another_profile_than_its_clients_is_401_operator_unknown() {
+    let world = World::new().await;
+    let offer = world.offer(FLOOR + 1).await.get("offer_id");
+    let accept = format!("/offers/{offer}/accept");
+    let (buyers, sellers) = (&*world.buyer.profile, &*world.seller.profile);
+    let nobodys = "https://stranger.example/.well-known/ucp";
+    let seller = [
+        get(&format!("/offers?listing_id={LISTING}")),
+        get(&format!("/offers/{offer}")),
+        post("/listings/lst_bicycle/terms", &json!({})),
+        post(&accept, &json!({})),
+        post("/account", &json!({})),
+    ];
+    let buyer = [
+        look(),
+        get(&format!("/offers/{offer}")),
+        post("/offers", &offer_body(FLOOR + 2)),
+        post(
+            "/listings/lst_bicycle/questions",
+            &json!({"text": "Has it a bell?"}),
+        ),
+    ];
+    for (token, own, other, requests) in [
+        (SELLER_UNBOUND, sellers, buyers, &seller[..]),
+        (BUYER_TOKEN, buyers, sellers, &buyer[..]),
+    ] {
+        for request in requests {
+            let request = |profile| {
+                let request = with_key(with_token(request.clone(), token));
+                with_agent(request, profile)
+            };
+            for profile in [other, nobodys, &own.to_uppercase()] {
+                let refused = world.send(request(profile)).await;
+                assert_eq!(refused.refusal(), UNKNOWN, "{token} {profile}");
+            }
+        }
+    }
+    assert_eq!(
+        world
+            .seller_get(&format!("/offers/{offer}"))
+            .await
+            .get("state"),
+        "open"
+    );
+    let named = with_agent(
+        with_key(with_token(post(&accept, &json!({})), SELLER_UNBOUND)),
+        sellers,
+    );
+    assert_eq!(world.send(named).await.status, 200);
+}
+
 #[tokio::test]
 async fn a_buyer_without_a_key_offers_as_its_client() {
     let world = World::new().await;

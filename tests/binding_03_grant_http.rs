@@ -174,7 +174,7 @@ async fn a_token_arrives_as_it_was_sent_whatever_its_characters() {
 }
 
 #[tokio::test]
-async fn every_call_asks_and_no_answer_is_kept() {
+async fn inv_7_every_call_asks_and_no_answer_is_kept() {
     let market = Market::new().await;
     let path = format!("/offers?listing_id={LISTING}");
     for calls in 1..=5 {
@@ -750,7 +750,7 @@ async fn a_slow_answer_holds_up_nobody_else() {
 // 3.4: revocation.
 
 #[tokio::test]
-async fn a_revoked_grant_fails_the_next_call_under_a_signature() {
+async fn v6_a_revoked_grant_fails_the_next_call_under_a_signature() {
     let market = Market::new().await;
     let path = format!("/offers?listing_id={LISTING}");
     let request = || with_token(get(&path), SELLER_TOKEN);
@@ -776,7 +776,7 @@ async fn a_revoked_grant_fails_the_next_call_under_a_signature() {
 }
 
 #[tokio::test]
-async fn a_revoked_grant_fails_the_next_call_under_oauth() {
+async fn v6_a_revoked_grant_fails_the_next_call_under_oauth() {
     let market = Market::new().await;
     let path = format!("/offers?listing_id={LISTING}");
     let request = || with_token(get(&path), SELLER_UNBOUND);

@@ -57,8 +57,8 @@ on_every_store!(
     an_exhausted_budget_answers_alike_whatever_is_offered,
     a_budget_frees_its_slots_as_the_window_moves,
     the_sellers_side_cannot_probe_the_floor_either,
-    the_two_verbs_that_nobody_may_do_are_refused_right_after_the_grant,
-    the_floor_is_nowhere_but_in_the_stores_private_documents,
+    inv_3_the_two_verbs_that_nobody_may_do_are_refused_right_after_the_grant,
+    inv_1_the_floor_is_nowhere_but_in_the_stores_private_documents,
 );
 
 // ---- Helpers --------------------------------------------------------------------------------------------------------
@@ -819,7 +819,7 @@ fn caller(market: &Market, op: Op) -> (&Agent, Option<&'static str>) {
 }
 
 #[tokio::test]
-async fn a_body_is_its_schema_and_nothing_more() {
+async fn inv_5_a_body_is_its_schema_and_nothing_more() {
     let market = Market::on(Backing::memory().await).await;
     let won = market.open_offer(FLOOR + 1).await;
     let checkout = market.accept(&won).await.get("checkout");
@@ -1150,9 +1150,44 @@ async fn what_is_not_served_is_404_after_the_decision_and_unrecorded() {
     assert!(!stranger.get("message").contains("does not serve"));
 }
 
+// ---- The floor ------------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn v1_an_offer_below_the_floor_is_not_accepted_whatever_the_tier() {
+    for (tier, above) in [(Tier::Auto, 200), (Tier::Ask, 202), (Tier::Forbid, 403)] {
+        let all = [Tier::Auto, Tier::Ask, Tier::Forbid];
+        let tiers = Tiers::default().offer(Verb::OfferAccept, Tier::Ask, &all);
+        let backing = Backing::memory().await;
+        let market = Market::with(backing, tier, |b| b.tiers(tiers)).await;
+        // The seller's floor was lower when it was offered.
+        let (low, at) = (
+            market.open_offer(FLOOR).await,
+            market.open_offer(FLOOR + 1).await,
+        );
+        let risen = |private: &mut Value| private["floor"]["amount"] = json!(FLOOR + 1);
+        market.change(Kind::PrivateTerms, LISTING, risen).await;
+        for _ in 0..2 {
+            let refused = market.accept(&low).await;
+            assert_eq!(refused.refusal(), (422, "below_floor"), "{tier:?}");
+            let stated = "forbid;action=\"offer.accept\";reason=below_floor";
+            assert_eq!(refused.decision(), stated, "{tier:?}");
+        }
+        let read = market.buyer_get(&format!("/offers/{low}")).await;
+        assert_eq!(
+            read.get("state"),
+            "open",
+            "neither carried out nor asked for"
+        );
+        // The floor itself is a price.
+        assert_eq!(market.accept(&at).await.status, above, "{tier:?}");
+    }
+}
+
 // ---- Fixed forbids --------------------------------------------------------------------------------------------------
 
-async fn the_two_verbs_that_nobody_may_do_are_refused_right_after_the_grant(backing: Backing) {
+async fn inv_3_the_two_verbs_that_nobody_may_do_are_refused_right_after_the_grant(
+    backing: Backing,
+) {
     let market = Market::on(backing).await;
     let won = market.open_offer(FLOOR + 1).await;
     let checkout = market.accept(&won).await.get("checkout");
@@ -1339,7 +1374,7 @@ impl Seen {
     }
 }
 
-async fn the_floor_is_nowhere_but_in_the_stores_private_documents(backing: Backing) {
+async fn inv_1_the_floor_is_nowhere_but_in_the_stores_private_documents(backing: Backing) {
     let (logs, listening) = Logs::listen();
     let seen = Seen::default();
     let mut outcomes = HashSet::new();

@@ -45,7 +45,7 @@ on_every_store!(
     approving_and_declining_at_once_have_one_outcome,
     a_click_that_time_has_overtaken_is_409_and_changes_nothing,
     a_declined_action_is_not_carried_out_and_its_offer_is_declined,
-    silence_is_a_decline_and_enters_the_record,
+    inv_2_silence_is_a_decline_and_enters_the_record,
     a_grant_that_was_taken_back_meanwhile_forbids_what_was_approved,
     the_access_token_may_have_expired_meanwhile,
     what_cannot_be_checked_now_stays_pending_and_works_later,
@@ -578,7 +578,7 @@ async fn a_declined_action_is_not_carried_out_and_its_offer_is_declined(backing:
     assert_eq!(listing["state"], "active");
 }
 
-async fn silence_is_a_decline_and_enters_the_record(backing: Backing) {
+async fn inv_2_silence_is_a_decline_and_enters_the_record(backing: Backing) {
     let site = Hosted::open(backing).await;
     let mut anna = site.seller_person().await;
     let (offer, id) = site.ask_to_accept(FLOOR + 1).await;

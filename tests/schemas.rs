@@ -129,6 +129,76 @@ fn every_object_of_every_schema_is_closed() {
     assert_eq!(open, OPEN.map(|(name, at)| (name.into(), at.into())));
 }
 
+/// Binding 11: closed, as above, and no member that a person could be known by. Free text is the goods', the
+/// conversation's about them, and what is for people to read; an operator is a legal entity.
+#[test]
+fn inv_9_no_object_has_a_member_for_personal_data() {
+    const PERSONAL: [&str; 22] = [
+        "name",
+        "address",
+        "street",
+        "city",
+        "postal",
+        "postcode",
+        "zip",
+        "phone",
+        "mobile",
+        "email",
+        "mail",
+        "birth",
+        "age",
+        "gender",
+        "national",
+        "passport",
+        "tax",
+        "iban",
+        "account_number",
+        "card",
+        "username",
+        "buyer_id",
+    ];
+    const FREE_TEXT: [&str; 9] = [
+        "answer",
+        "description",
+        "legal_entity",
+        "message",
+        "question",
+        "text",
+        "title",
+        "incident_contact",
+        "category",
+    ];
+    let mut prose = BTreeSet::new();
+    for (name, schema) in SCHEMAS.iter().filter(|(name, _)| *name != "ucp-profile") {
+        each_object_schema(schema, &mut |object, at| {
+            let members = object.get("properties").and_then(Value::as_object);
+            for (member, value) in members.into_iter().flatten() {
+                let words: Vec<&str> = member.split(['_', '-', '.']).collect();
+                let personal = PERSONAL.iter().any(|p| words.contains(p) || member == p);
+                // A term and a term set have names of their own.
+                let allowed = name == "term-set" && member == "name";
+                assert!(!personal || allowed, "{name}: {at}/{member}");
+                let kind = value["$ref"].as_str().unwrap_or_default();
+                if kind.ends_with("/prose") || kind.ends_with("/line") {
+                    prose.insert(member.clone());
+                }
+            }
+        });
+    }
+    let unknown: Vec<&String> = prose
+        .iter()
+        .filter(|m| !FREE_TEXT.contains(&m.as_str()))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "free text that is not known here: {unknown:?}"
+    );
+    assert!(
+        prose.contains("text") && prose.contains("title"),
+        "{prose:?}"
+    );
+}
+
 /// Calls `visit` with every subschema that describes an object.
 fn each_object_schema(schema: &Value, visit: &mut dyn FnMut(&Map<String, Value>, &str)) {
     fn walk(schema: &Value, at: &str, visit: &mut dyn FnMut(&Map<String, Value>, &str)) {
