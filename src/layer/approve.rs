@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request::Parts};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -153,7 +153,7 @@ impl Step for Approve {
             return next.run(request).await;
         };
         let (parts, _) = request.into_parts();
-        let turn = self.0.respond(&*approver, &parts.headers, &arrived);
+        let turn = self.0.respond(&*approver, &parts, &arrived);
         match Box::pin(turn).await {
             Ok(Turn::Answer(response)) => Ok(response),
             Ok(Turn::Resume(parked)) => {
@@ -279,21 +279,31 @@ impl Config {
     async fn respond(
         &self,
         approver: &dyn Approver,
-        headers: &HeaderMap,
+        parts: &Parts,
         arrived: &Arrived,
     ) -> Result<Turn, PageRefused> {
+        let headers = &parts.headers;
         from_our_page(headers, &self.origin)?;
         let id = arrived.id().ok_or_else(Refusal::not_found)?;
         let seller = approver.seller(headers).await?;
         let seller = seller.ok_or_else(PageRefused::signed_out)?;
         let answer = read_answer(headers, arrived.body())?;
+        // A router outside may have stripped the prefix; the parked action goes where this request would have gone.
+        let routed = parts
+            .uri
+            .path()
+            .strip_suffix(&*format!("/approvals/{id}/response"));
+        let inside = routed.unwrap_or(&self.prefix);
         for _ in 0..ATTEMPTS {
             let now = self.clock.now();
             let (approval, doc) = load(&*self.store, id, &seller).await?;
             match (approval.status_at(now), answer.decision) {
                 (ApprovalStatus::Pending, Choice::Approve) => {
-                    match self.approve(approver, approval, &answer, &seller).await {
-                        Ok(turn) => return Ok(Turn::Resume(Box::new(turn))),
+                    match self.approve(approver, &approval, &answer, &seller).await {
+                        Ok(approved) => {
+                            let parked = self.parked(&approval, approved.clone(), inside)?;
+                            return Ok(Turn::Resume(Box::new((parked, approved))));
+                        }
                         Err(refused) => {
                             // A click that was faster has ended it, and used the passkey's counter.
                             let (approval, _) = load(&*self.store, id, &seller).await?;
@@ -317,14 +327,14 @@ impl Config {
         Err(Refusal::unavailable("too many requests change this at once; try again").into())
     }
 
-    /// Verifies the passkey and makes the parked request.
+    /// Verifies the passkey.
     async fn approve(
         &self,
         approver: &dyn Approver,
-        approval: Approval,
+        approval: &Approval,
         answer: &Answer,
         seller: &str,
-    ) -> Result<(Request<Body>, Approved), PageRefused> {
+    ) -> Result<Approved, PageRefused> {
         let Some(challenge) = approval.challenge() else {
             return Err(Refusal::invalid(
                 "fill in the terms first: POST /approve/{id}/terms, then approve its commitment",
@@ -343,18 +353,23 @@ impl Config {
             Refusal::invalid("an approval carries the passkey's answer as credential")
         })?;
         let also = approver.verify(seller, &challenge, credential).await?;
-        let approved = Approved {
+        Ok(Approved {
             approval_id: approval.approval_id.clone(),
             challenge,
             also: Arc::new(also),
             seller: seller.to_owned(),
             asked: Arc::new((*approval.asked).clone()),
-        };
-        Ok((self.parked(&approval, approved.clone())?, approved))
+        })
     }
 
-    /// The action exactly as it was asked, with nothing of the browser's request.
-    fn parked(&self, approval: &Approval, approved: Approved) -> Result<Request<Body>, Refusal> {
+    /// The action exactly as it was asked, with nothing of the browser's request. `inside` is what stands before the
+    /// table's paths within the layers.
+    fn parked(
+        &self,
+        approval: &Approval,
+        approved: Approved,
+        inside: &str,
+    ) -> Result<Request<Body>, Refusal> {
         let row = approval.operation.row();
         let id = row
             .path
@@ -363,14 +378,15 @@ impl Config {
             .flatten();
         let path = row.path.replace("{id}", id.as_deref().unwrap_or_default());
         let unreadable = || Refusal::unavailable("the parked action is not readable");
-        let uri = Uri::try_from(format!("{}{path}", self.prefix)).map_err(|_| unreadable())?;
+        let uri = |prefix| Uri::try_from(format!("{prefix}{path}")).map_err(|_| unreadable());
+        let (sent, routed) = (uri(&*self.prefix)?, uri(inside)?);
         let body = match approval.body.value() {
             Value::Null => Bytes::new(),
             body => serde_json::to_vec(body).map_err(|_| unreadable())?.into(),
         };
         let mut request = Request::new(Body::from(body.clone()));
         *request.method_mut() = row.method.clone();
-        *request.uri_mut() = uri.clone();
+        *request.uri_mut() = routed;
         request.headers_mut().insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
@@ -379,7 +395,7 @@ impl Config {
         let token = token.and_then(|t| self.sealer.open(t, approval.approval_id.as_bytes()));
         let token = token.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         let extensions = request.extensions_mut();
-        extensions.insert(Arrived::parked(Route::Row(row.op, id), uri, body));
+        extensions.insert(Arrived::parked(Route::Row(row.op, id), sent, body));
         extensions.insert(approval.asked_by.caller());
         extensions.insert(approved);
         // Without one, the grant cannot be checked again, and is refused as missing.
