@@ -24,18 +24,25 @@ use hosted::{
     Hosted, Person, at_once, browser_get, browser_post, confirmed, cookie, new_listing, offer_on,
     on_listing, with,
 };
-use http::{Method, Request, StatusCode, header};
+use http::{HeaderMap, Method, Request, StatusCode, header};
 use market::{Backing, Call, fits, fresh_key, on_every_store, send_to, signed};
 use serde_json::{Value, json};
+use tower::Layer;
 use tower_rctp::{
-    layer::body::Body,
+    layer::{
+        approve::{Approver, NotVerified},
+        body::Body,
+    },
     protocol::{
         caller::Caller,
         grant::GrantStatus,
         operation::Verb,
         policy::{Limits, Tier, Tiers},
         record::SubjectKind,
+        refusal::{Reason, Refusal},
     },
+    service::{approvals::Approvals, session::Sessions},
+    store::{BoxFuture, Put, StoreError},
     wire::{base64url, digest::sha256, from_base64url, jcs},
 };
 
@@ -56,6 +63,10 @@ on_every_store!(
     what_was_parked_is_gone_once_the_approval_has_ended,
     asks_are_bounded_per_listing,
     asks_are_bounded_per_agent,
+    clicks_at_two_gateways_carry_the_action_out_once,
+    an_offer_is_asked_about_once,
+    two_approvals_at_once_with_one_counting_passkey_both_end,
+    a_handler_may_refuse_what_was_approved,
 );
 
 // ---- Helpers --------------------------------------------------------------------------------------------------------
@@ -530,6 +541,123 @@ async fn a_click_that_time_has_overtaken_is_409_and_changes_nothing(backing: Bac
     assert_eq!(site.listing_state(LISTING).await, "active");
     let chain = site.negotiation_of(&offer).await;
     assert_eq!(decisions(&chain, &id), ["ask", "forbid action_forbidden"]);
+}
+
+async fn clicks_at_two_gateways_carry_the_action_out_once(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.person(SELLER, true).await;
+    let again = site.backing.opened_again().await;
+    let (_, beside) = site.another(again, |_| Router::new(), |b| b);
+    for _ in 0..3 {
+        let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+        let credential = site.credential(&mut anna, &id).await;
+        let clicks = || {
+            let click = || browser_post(&response_to(&id), Some(&anna), &approving(&credential));
+            (0..10).map(|_| click()).collect()
+        };
+        let (here, there) =
+            tokio::join!(at_once(&site.service, clicks()), at_once(&beside, clicks()),);
+        for answer in here.iter().chain(&there) {
+            carried_out(answer);
+            assert_eq!(answer.body, here[0].body);
+        }
+        let chain = site.negotiation_of(&offer).await;
+        assert_eq!(decisions(&chain, &id), ["ask", "auto"]);
+        site.clock.advance(2_000);
+    }
+}
+
+/// R22: one pending ask an offer; and one ask a request.
+async fn an_offer_is_asked_about_once(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let offer = site.open_offer(FLOOR + 1).await;
+    let accept = format!("/offers/{offer}/accept");
+    let counter = format!("/offers/{offer}/counter");
+    let terms = json!({"deal_terms": deal_terms(55_000)});
+    let ask = |path: &str, body: &Value, key: &str| {
+        signed(&site.seller, Some(SELLER_TOKEN), path, body, key)
+    };
+    let (first, second) = (fresh_key(), fresh_key());
+    let mut requests = Vec::new();
+    for _ in 0..4 {
+        requests.push(ask(&accept, &json!({}), &first));
+        requests.push(ask(&counter, &terms, &second));
+        requests.push(ask(&accept, &json!({}), &fresh_key()));
+    }
+    let answers = at_once(&site.service, requests).await;
+    let asked: Vec<&Answer> = answers.iter().filter(|a| a.status == 202).collect();
+    assert!(!asked.is_empty());
+    for answer in &asked {
+        assert_eq!(answer.body, asked[0].body, "a repeat of the one request");
+    }
+    for answer in answers.iter().filter(|a| a.status != 202) {
+        assert_eq!(answer.refusal(), (409, "offer_replayed"));
+    }
+    let chain = site.negotiation_of(&offer).await;
+    let asks = chain.iter().filter(|e| e["decision"]["decision"] == "ask");
+    assert_eq!(asks.count(), 1);
+}
+
+/// The counter of one passkey is written with each approval; neither may be lost, nor carried out twice.
+async fn two_approvals_at_once_with_one_counting_passkey_both_end(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.person(SELLER, true).await;
+    let price = |amount: u64| json!({"price": {"amount": amount, "currency": "EUR"}});
+    let mut ids = Vec::new();
+    let mut clicks = Vec::new();
+    for n in 0..2 {
+        let id = site.ask(&on_listing("/price"), &price(58_000 + n)).await;
+        let credential = site.credential(&mut anna, &id).await;
+        clicks.push(browser_post(
+            &response_to(&id),
+            Some(&anna),
+            &approving(&credential),
+        ));
+        ids.push(id);
+    }
+    let answers = at_once(&site.service, clicks).await;
+    assert!(answers.iter().any(|a| a.status == 200), "{answers:?}");
+    for (id, answer) in ids.iter().zip(&answers) {
+        if answer.status != 200 {
+            // Nothing was done: another answer of the passkey does it.
+            assert_eq!(site.read(id).await["status"], "pending");
+            carried_out(&site.approve(&mut anna, id).await);
+        }
+    }
+    let chain = site.chain(SubjectKind::Listing, LISTING).await;
+    for id in &ids {
+        assert_eq!(decisions(&chain, id), ["ask", "auto"]);
+    }
+}
+
+/// What the handler itself finds is told as what was decided is; the action was approved, and is not done.
+async fn a_handler_may_refuse_what_was_approved(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let handler = || async {
+        Err::<(), _>(Refusal::forbid(
+            Reason::NotInScope,
+            "the bicycle was stolen",
+        ))
+    };
+    let own = |rctp: &tower_rctp::Rctp| {
+        let handler = on_post(handler).layer(rctp.simple());
+        Router::new().route("/offers/{id}/accept", handler)
+    };
+    let (_, service) = site.another(Arc::new(site.store.clone()), own, |b| b);
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+    let credential = site.credential(&mut anna, &id).await;
+    let click = || browser_post(&response_to(&id), Some(&anna), &approving(&credential));
+    let refused = send_to(&service, click()).await;
+    forbidden(&refused, "not_in_scope");
+    assert_eq!(site.read(&id).await, refused.body["approval"]);
+    assert_eq!(send_to(&service, click()).await.body, refused.body);
+    assert_eq!(site.listing_state(LISTING).await, "active", "given back");
+    let chain = site.negotiation_of(&offer).await;
+    assert_eq!(
+        decisions(&chain, &id).last().unwrap(),
+        "forbid not_in_scope"
+    );
 }
 
 // ---- Declined, by the seller or by silence (INV-2) ------------------------------------------------------------------
@@ -1643,6 +1771,135 @@ async fn pages_take_posts_from_themselves_only() {
         }
     }
     assert_eq!(site.store.commits(), commits);
+}
+
+// ---- A login, an approver and a place of the marketplace's own --------------------------------------------------------
+
+/// Whoever this header names, whose "passkey" repeats the challenge.
+struct OwnLogin;
+
+fn named(headers: &HeaderMap) -> Option<String> {
+    let name = headers.get("x-own-login")?.to_str().ok()?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+impl Sessions for OwnLogin {
+    fn seller<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(async move { Ok(named(headers)) })
+    }
+}
+
+impl Approver for OwnLogin {
+    fn seller<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(async move { Ok(named(headers)) })
+    }
+
+    fn verify<'a>(
+        &'a self,
+        _: &'a str,
+        challenge: &'a str,
+        credential: &'a Value,
+    ) -> BoxFuture<'a, Result<Vec<Put>, NotVerified>> {
+        Box::pin(async move {
+            match credential["repeats"] == challenge {
+                true => Ok(Vec::new()),
+                false => Err(NotVerified::Refused("it says something else")),
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn with_a_login_of_the_marketplaces_own_approving_takes_the_passkey_all_the_same() {
+    let site = Hosted::open(Backing::memory().await).await;
+    let mut anna = site.seller_person().await;
+    let store = Arc::new(site.store.clone());
+    let approvals = Approvals::new("The Market").sessions(OwnLogin);
+    let rctp = site.beside(store, |b| b.approvals(approvals));
+    let service = hosted::door(&rctp, Router::new());
+    let (_, id) = site.ask_to_accept(FLOOR + 1).await;
+    let path = format!("/approve/{id}/options");
+    // The cookie of the library's own session is none here.
+    let cookie = browser_post(&path, Some(&anna), &json!({}));
+    assert_eq!(send_to(&service, cookie).await.status, 401);
+    let berta = with(
+        browser_post(&path, None, &json!({})),
+        "x-own-login",
+        "sub_berta",
+    );
+    assert_eq!(send_to(&service, berta).await.status, 404);
+    let login = |request| with(request, "x-own-login", SELLER);
+    let options = send_to(&service, login(browser_post(&path, None, &json!({})))).await;
+    assert_eq!(options.status, 200, "{:?}", options.body);
+    let path = response_to(&id);
+    let nothing = approving(&json!({}));
+    let refused = send_to(&service, login(browser_post(&path, None, &nothing))).await;
+    assert_eq!(refused.refusal(), (401, "signature_invalid"));
+    let credential = anna.browser.get(&options.body["publicKey"]).await.unwrap();
+    let click = login(browser_post(&path, None, &approving(&credential)));
+    carried_out(&send_to(&service, click).await);
+}
+
+/// A public URL with a path, its router nested, so that what is inside sees the path without it.
+#[tokio::test]
+async fn a_parked_action_finds_the_marketplaces_own_handler_under_a_path() {
+    let market = market::Market::with(Backing::memory().await, Tier::Ask, |b| b).await;
+    let rctp = market.beside(Arc::new(market.store.clone()), |b| {
+        b.public_url("https://gateway.example/market")
+            .approve_with(OwnLogin)
+    });
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let eyes = seen.clone();
+    let handler = move |uri: http::Uri| {
+        eyes.lock().unwrap().push(uri.path().to_owned());
+        async { Json(json!({"ours": true})) }
+    };
+    let own = |route: &str| {
+        let handler = on_post(handler.clone()).layer(rctp.simple());
+        Router::new()
+            .route(route, handler)
+            .fallback_service(rctp.market())
+    };
+    let nested = rctp.layer().layer(own("/offers/{id}/counter"));
+    let nested = hosted::routed(Router::new().nest_service("/market", nested));
+    let whole = hosted::routed(rctp.protect(own("/market/offers/{id}/counter")));
+    for (service, prefix) in [(nested, ""), (whole, "/market")] {
+        let offer = market.open_offer(FLOOR + 1).await;
+        let path = format!("/offers/{offer}/counter");
+        let body = json!({"deal_terms": deal_terms(55_000)});
+        let outside = format!("/market{path}");
+        let asked = signed(
+            &market.seller,
+            Some(SELLER_TOKEN),
+            &outside,
+            &body,
+            &fresh_key(),
+        );
+        let asked = send_to(&service, asked).await;
+        assert_eq!(asked.status, 202, "{:?}", asked.body);
+        let request = &asked.body["approval_request"];
+        let id = request["approval_id"].as_str().unwrap();
+        let hosted_url = format!("https://gateway.example/market/approve/{id}");
+        assert_eq!(request["hosted_url"], hosted_url);
+        let click = |repeats: &Value| {
+            let body = approving(&json!({ "repeats": repeats }));
+            let path = format!("/market{}", response_to(id));
+            with(browser_post(&path, None, &body), "x-own-login", SELLER)
+        };
+        let refused = send_to(&service, click(&json!("another"))).await;
+        assert_eq!(refused.refusal(), (401, "signature_invalid"));
+        let done = send_to(&service, click(&request["challenge"])).await;
+        carried_out(&done);
+        assert_eq!(done.body["approval"]["result"], json!({"ours": true}));
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        assert_eq!(seen, [format!("{prefix}{path}")]);
+    }
 }
 
 #[tokio::test]

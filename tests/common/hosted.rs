@@ -238,7 +238,11 @@ pub fn door(rctp: &Rctp, own: axum::Router) -> Service {
 /// The same with nothing of ours inside but the pages.
 pub fn door_of(rctp: &Rctp, app: axum::Router) -> Service {
     let app = app.merge(rctp.pages().unwrap().router());
-    let app = rctp.protect(app);
+    routed(rctp.protect(app))
+}
+
+/// An axum router as a service of ours.
+pub fn routed(app: axum::Router) -> Service {
     let service = tower::service_fn(move |request: Request<Body>| {
         let app = app.clone();
         async move {
