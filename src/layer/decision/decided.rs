@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::Response;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::json;
 
 use super::counts;
 use crate::{
@@ -117,26 +117,31 @@ pub(crate) fn reopened(offer: Option<&Offer>, versions: &HashMap<Key, Version>) 
     })
 }
 
-/// What the agent reads of an action that was carried out; of a listing's terms no value, not even those that it
-/// proposed (binding 4.2).
+/// What the agent reads of an action that was carried out. Of a listing's terms no value, not even those that it proposed
+/// (binding 4.2): that is told from the approval, whatever the handler says.
 fn carried_out(resumed: &Resumed, response: &Response<Bytes>) -> Outcome {
-    let body = serde_json::from_slice::<Value>(response.body()).ok();
-    let result = body.map(|body| match resumed.approval.takes_terms() {
-        true => {
-            let told = ["listing_id", "term_set", "terms_commitment"];
-            let told = told.iter().filter_map(|name| {
-                let value = body.get(*name)?;
-                Some(((*name).to_owned(), value.clone()))
-            });
-            Value::Object(told.collect())
-        }
-        false => body,
-    });
-    Outcome {
+    let approval = &resumed.approval;
+    let outcome = Outcome {
         decision: Some(Decision::Auto),
-        result,
+        result: None,
         error: None,
+    };
+    if !response.status().is_success() {
+        let refusal = Refusal::invalid("the marketplace refused to carry out what was approved");
+        return Outcome {
+            error: Some(refusal.body()),
+            ..outcome
+        };
     }
+    let result = match &approval.draft {
+        Some(draft) => Some(json!({
+            "listing_id": approval.target,
+            "term_set": approval.details["term_set"],
+            "terms_commitment": draft.commitment,
+        })),
+        None => serde_json::from_slice(response.body()).ok(),
+    };
+    Outcome { result, ..outcome }
 }
 
 /// What became of the commit; the slot through which a conflict is signalled, whatever the handler answers.
