@@ -32,6 +32,7 @@ use tower_rctp::{
     layer::{
         approve::{Approver, NotVerified},
         body::Body,
+        decision::Decided,
     },
     protocol::{
         caller::Caller,
@@ -67,6 +68,8 @@ on_every_store!(
     an_offer_is_asked_about_once,
     two_approvals_at_once_with_one_counting_passkey_both_end,
     a_handler_may_refuse_what_was_approved,
+    a_handler_of_the_marketplaces_own_makes_the_listing_and_sets_its_terms,
+    a_4xx_of_a_handler_is_told_as_an_error,
 );
 
 // ---- Helpers --------------------------------------------------------------------------------------------------------
@@ -658,6 +661,84 @@ async fn a_handler_may_refuse_what_was_approved(backing: Backing) {
         decisions(&chain, &id).last().unwrap(),
         "forbid not_in_scope"
     );
+}
+
+/// Binding 4.2: the agent learns listing, term set and commitment, whatever the marketplace's handler says.
+async fn a_handler_of_the_marketplaces_own_makes_the_listing_and_sets_its_terms(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let eyes = seen.clone();
+    let handler = move |decided: Decided| {
+        let listing = decided
+            .facts()
+            .listing
+            .as_ref()
+            .map(|l| l.listing_id.clone());
+        let listing = listing.or(decided.new_listing().map(str::to_owned));
+        eyes.lock().unwrap().extend(listing);
+        // More than anybody may know.
+        async {
+            (
+                StatusCode::CREATED,
+                Json(json!({"floor": 77_731, "listing_id": "lst_ours"})),
+            )
+        }
+    };
+    let own = |rctp: &tower_rctp::Rctp| {
+        Router::new()
+            .route("/listings", on_post(handler.clone()).layer(rctp.simple()))
+            .route(
+                "/listings/{id}/terms",
+                on_post(handler).layer(rctp.simple()),
+            )
+    };
+    let (_, service) = site.another(Arc::new(site.store.clone()), own, |b| b);
+    for (path, body) in [
+        ("/listings".to_owned(), new_listing()),
+        (on_listing("/terms"), json!({})),
+    ] {
+        let id = site.ask(&path, &body).await;
+        let (commitment, options) = site.fill_in(&anna, &id, &confirmed(50_000)).await;
+        let mut click = approving(&anna.browser.get(&options).await.unwrap());
+        click["terms_commitment"] = json!(commitment);
+        let click = browser_post(&response_to(&id), Some(&anna), &click);
+        let done = send_to(&service, click).await;
+        carried_out(&done);
+        let listing = seen.lock().unwrap().pop().unwrap();
+        let told =
+            json!({"listing_id": listing, "term_set": "goods-1", "terms_commitment": commitment});
+        assert_eq!(done.body["approval"]["result"], told);
+        assert_eq!(site.read(&id).await, done.body["approval"]);
+        let view = site.buyer_get(&format!("/listings/{listing}")).await.body;
+        assert_eq!(view["terms_commitment"], commitment);
+        let low = site
+            .buyer_post("/offers", &offer_on(&listing, 49_999))
+            .await;
+        assert_eq!(low.refusal(), (422, "below_floor"));
+    }
+}
+
+async fn a_4xx_of_a_handler_is_told_as_an_error(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let handler = || async { (StatusCode::CONFLICT, Json(json!({"ours": "no"}))) };
+    let own = |rctp: &tower_rctp::Rctp| {
+        let handler = on_post(handler).layer(rctp.simple());
+        Router::new().route("/offers/{id}/accept", handler)
+    };
+    let (_, service) = site.another(Arc::new(site.store.clone()), own, |b| b);
+    let (_, id) = site.ask_to_accept(FLOOR + 1).await;
+    let credential = site.credential(&mut anna, &id).await;
+    let click = browser_post(&response_to(&id), Some(&anna), &approving(&credential));
+    let refused = send_to(&service, click).await;
+    assert_eq!(refused.status, 200, "{:?}", refused.body);
+    let read = site.read(&id).await;
+    assert_eq!(read, refused.body["approval"]);
+    assert_eq!(read["status"], "approved");
+    assert_eq!(read["error"]["error"], "invalid_request");
+    assert!(read.get("result").is_none(), "{read}");
+    assert_eq!(site.listing_state(LISTING).await, "active", "given back");
 }
 
 // ---- Declined, by the seller or by silence (INV-2) ------------------------------------------------------------------
