@@ -1,9 +1,9 @@
 //! The simple mode: for a marketplace's own handler that knows nothing of units.
 //!
 //! Wrap the handler where it is routed, `post(accept_offer).layer(rctp.simple())`. The decision is durable before it
-//! runs, and with it what it does to the offer: an acceptance reserves the listing, a decline declines. The handler's
-//! response is durable after it. All of it runs detached, so that a client that hangs up cannot leave the key
-//! unfinished. An execution that never finished (a panic, a 5xx, a crash) is not repeated (R10); a
+//! runs, and with it what it does to the offer: an acceptance reserves the listing, a counter counters, a decline
+//! declines. The handler's response is durable after it. All of it runs detached, so that a client that hangs up cannot
+//! leave the key unfinished. An execution that never finished (a panic, a 5xx, a crash) is not repeated (R10); a
 //! [`Reconcile`](crate::layer::idempotency::Reconcile) hook can settle it.
 //!
 //! A listing that is made, or gets other terms or another price, is so in the store before the handler runs. A 4xx of the
@@ -117,6 +117,14 @@ fn held(decided: &Decided) -> Vec<Put> {
                 ),
             ]
         }
+        Op::CounterOffer => {
+            let countered = Offer {
+                state: OfferState::Countered,
+                ..offer.clone()
+            };
+            let (id, due) = (&*countered.offer_id, Some(countered.expires_at));
+            vec![decided.put(Kind::Offer, id, None, due, &countered)]
+        }
         Op::DeclineOffer => {
             let declined = Offer {
                 state: OfferState::Declined,
@@ -204,6 +212,7 @@ async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
                         now.state == OfferState::Accepted
                             && now.acceptance.as_ref().is_some_and(|a| a.deal_id.is_none())
                     }
+                    Op::CounterOffer => now.state == OfferState::Countered,
                     Op::DeclineOffer => now.state == OfferState::Declined,
                     _ => false,
                 };
