@@ -426,6 +426,9 @@ async fn a_handler_of_the_marketplaces_own_gets_the_action_as_it_was_asked(backi
         assert_eq!(again.body["approval"]["result"], json!({"ours": true}));
         let (request, _) = seen.lock().unwrap().last().unwrap().clone();
         assert_eq!(request.uri().path(), path);
+        // Binding 5.1.
+        let offer = path.split('/').nth(2).unwrap();
+        assert_eq!(site.offer_state(offer).await, "countered");
     }
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 2, "each once");
@@ -656,6 +659,7 @@ async fn a_handler_may_refuse_what_was_approved(backing: Backing) {
     assert_eq!(site.read(&id).await, refused.body["approval"]);
     assert_eq!(send_to(&service, click()).await.body, refused.body);
     assert_eq!(site.listing_state(LISTING).await, "active", "given back");
+    assert_eq!(site.offer_state(&offer).await, "open");
     let chain = site.negotiation_of(&offer).await;
     assert_eq!(
         decisions(&chain, &id).last().unwrap(),
@@ -728,11 +732,12 @@ async fn a_4xx_of_a_handler_is_told_as_an_error(backing: Backing) {
         Router::new().route("/offers/{id}/accept", handler)
     };
     let (_, service) = site.another(Arc::new(site.store.clone()), own, |b| b);
-    let (_, id) = site.ask_to_accept(FLOOR + 1).await;
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
     let credential = site.credential(&mut anna, &id).await;
     let click = browser_post(&response_to(&id), Some(&anna), &approving(&credential));
     let refused = send_to(&service, click).await;
     assert_eq!(refused.status, 200, "{:?}", refused.body);
+    assert_eq!(site.offer_state(&offer).await, "open");
     let read = site.read(&id).await;
     assert_eq!(read, refused.body["approval"]);
     assert_eq!(read["status"], "approved");
@@ -881,7 +886,8 @@ async fn a_grant_that_was_taken_back_meanwhile_forbids_what_was_approved(backing
         let last = chain.last().unwrap();
         assert_eq!(last["agent_profile"], site.seller.profile, "{n}");
         assert_eq!(site.listing_state(LISTING).await, "active");
-        assert_ne!(site.offer_state(&offer).await, "accepted");
+        // No ask on it waits any more.
+        assert_eq!(site.offer_state(&offer).await, "open");
     }
     assert!(
         site.gateway_chain()
@@ -965,6 +971,10 @@ async fn what_has_changed_meanwhile_is_judged_again(backing: Backing) {
     );
     let chain = site.negotiation_of(&risen).await;
     assert_eq!(decisions(&chain, &id), ["ask", "forbid below_floor"]);
+    // No ask on it waits any more: it ends at its own time, and can be asked about again.
+    assert_eq!(site.offer_state(&risen).await, "open");
+    let again = site.accept(&risen).await;
+    assert_eq!(again.refusal(), (422, "below_floor"));
 
     // Its buyer, who takes the offer back.
     let (declined, id) = site.ask_to_accept(51_000).await;
