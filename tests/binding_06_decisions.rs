@@ -2158,6 +2158,8 @@ fn approval() -> Approval {
             operator: SELLER_OPERATOR.into(),
             agent: Agent::Key(thumbprint('A')),
             authenticated_by: Mechanism::HttpSignature,
+            roles: Vec::new(),
+            duties: None,
         },
         details: serde_json::json!({}),
         display: serde_json::json!({}),

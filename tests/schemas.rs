@@ -1471,6 +1471,8 @@ fn approvals() -> Vec<Approval> {
                 operator: "https://agent.example/ucp".into(),
                 agent: Agent::Client("client-1".into()),
                 authenticated_by: Mechanism::Oauth,
+                roles: Vec::new(),
+                duties: None,
             },
             details: json!({
                 "type": tower_rctp::protocol::approval::DETAILS_TYPE, "approval_id": "apr_1", "nonce": "A".repeat(22),

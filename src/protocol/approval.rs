@@ -1,14 +1,15 @@
 //! Parked actions and their approval requests (binding 7).
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    caller::{Agent, Caller, Mechanism},
+    caller::{Agent, Caller, Mechanism, Role},
     decision::Decision,
     operation::{Op, Verb},
+    profile::Duties,
     record::Entry,
     refusal::Reason,
     terms::{PrivateTerms, PublicTerms, hash_of},
@@ -136,6 +137,12 @@ pub struct Asker {
     pub agent: Agent,
     /// How the call was authenticated.
     pub authenticated_by: Mechanism,
+    /// The operator's roles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<Role>,
+    /// What the operator answered for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duties: Option<Arc<Duties>>,
 }
 
 impl From<&Caller> for Asker {
@@ -144,6 +151,8 @@ impl From<&Caller> for Asker {
             operator: caller.operator.clone(),
             agent: caller.agent(),
             authenticated_by: caller.mechanism,
+            roles: caller.roles.clone(),
+            duties: caller.duties.clone(),
         }
     }
 }
@@ -151,9 +160,14 @@ impl From<&Caller> for Asker {
 impl Asker {
     /// The caller again.
     pub fn caller(&self) -> Caller {
-        match &self.agent {
+        let caller = match &self.agent {
             Agent::Key(key) => Caller::signed(&*self.operator, key.clone()),
             Agent::Client(id) => Caller::client(self.authenticated_by, &*self.operator, &**id),
+        };
+        Caller {
+            roles: self.roles.clone(),
+            duties: self.duties.clone(),
+            ..caller
         }
     }
 }
