@@ -65,6 +65,7 @@ on_every_store!(
     asks_are_bounded_per_listing,
     asks_are_bounded_per_agent,
     clicks_at_two_gateways_carry_the_action_out_once,
+    acceptances_approved_at_once_reserve_the_listing_for_one,
     an_offer_is_asked_about_once,
     two_approvals_at_once_with_one_counting_passkey_both_end,
     a_handler_may_refuse_what_was_approved,
@@ -439,6 +440,10 @@ async fn a_handler_of_the_marketplaces_own_gets_the_action_as_it_was_asked(backi
     assert_eq!(client.operator, site.seller.profile);
     assert_eq!(client.client_id.as_deref(), Some("client-seller"));
     assert_eq!(client.key, None);
+    for caller in [own, client] {
+        let duties = caller.duties.as_ref().unwrap();
+        assert_eq!(duties.legal_entity, "seller AG");
+    }
     for (request, _) in seen.iter() {
         assert_eq!(request.method(), Method::POST);
         let parked: Value = serde_json::from_slice(request.body()).unwrap();
@@ -571,6 +576,84 @@ async fn clicks_at_two_gateways_carry_the_action_out_once(backing: Backing) {
         assert_eq!(decisions(&chain, &id), ["ask", "auto"]);
         site.clock.advance(2_000);
     }
+}
+
+/// Binding 5.3: the reservation is looked at again, in the unit that carries the action out.
+async fn acceptances_approved_at_once_reserve_the_listing_for_one(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let mut waiting = Vec::new();
+    let mut clicks = Vec::new();
+    for n in 0..5 {
+        let (offer, id) = site.ask_to_accept(FLOOR + n).await;
+        let credential = site.credential(&mut anna, &id).await;
+        for _ in 0..3 {
+            clicks.push(browser_post(
+                &response_to(&id),
+                Some(&anna),
+                &approving(&credential),
+            ));
+        }
+        waiting.push((offer, id));
+    }
+    let answers = at_once(&site.service, clicks).await;
+    assert!(answers.iter().all(|a| a.status == 200), "{answers:?}");
+    let mut accepted = 0;
+    let chain = site.negotiation_of(&waiting[0].0).await;
+    for (offer, id) in &waiting {
+        let state = site.offer_state(offer).await;
+        match &*decisions(&chain, id)[1] {
+            "auto" => {
+                accepted += 1;
+                assert_eq!(state, "accepted");
+            }
+            other => assert_eq!((other, &*state), ("forbid listing_reserved", "open")),
+        }
+    }
+    assert_eq!(accepted, 1);
+}
+
+#[tokio::test]
+async fn in_four_layers_an_approval_is_carried_out_as_in_one() {
+    let site = Hosted::open(Backing::memory().await).await;
+    let mut anna = site.seller_person().await;
+    let rctp = &site.rctp;
+    let four = tower::ServiceBuilder::new()
+        .layer(rctp.authenticate())
+        .layer(rctp.grant())
+        .layer(rctp.idempotency())
+        .layer(rctp.decision())
+        .service(rctp.market());
+    let four = tower::util::BoxCloneSyncService::new(four);
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+    let (_, declined) = site.ask_to_accept(FLOOR + 2).await;
+    let credential = site.credential(&mut anna, &id).await;
+    let path = response_to(&id);
+    let nobody = browser_post(&path, None, &approving(&credential));
+    assert_eq!(send_to(&four, nobody).await.status, 401);
+    let click = || browser_post(&path, Some(&anna), &approving(&credential));
+    let answers = at_once(&four, (0..20).map(|_| click()).collect()).await;
+    answers.iter().for_each(carried_out);
+    let decline = browser_post(
+        &response_to(&declined),
+        Some(&anna),
+        &json!({"decision": "decline"}),
+    );
+    assert_eq!(
+        send_to(&four, decline).await.body["approval"]["status"],
+        "declined"
+    );
+    let chain = site.negotiation_of(&offer).await;
+    assert_eq!(decisions(&chain, &id), ["ask", "auto"]);
+    // A refusal before the decision enters the ask's chain here too.
+    let price = json!({"price": {"amount": 59_000, "currency": "EUR"}});
+    let id = site.ask(&on_listing("/price"), &price).await;
+    let credential = site.credential(&mut anna, &id).await;
+    site.grants.revoke(SELLER_TOKEN);
+    let click = browser_post(&response_to(&id), Some(&anna), &approving(&credential));
+    forbidden(&send_to(&four, click).await, "grant_revoked");
+    let chain = site.chain(SubjectKind::Listing, LISTING).await;
+    assert_eq!(decisions(&chain, &id), ["ask", "forbid grant_revoked"]);
 }
 
 /// R22: one pending ask an offer; and one ask a request.
