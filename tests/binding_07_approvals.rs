@@ -58,6 +58,7 @@ on_every_store!(
     the_access_token_may_have_expired_meanwhile,
     what_cannot_be_checked_now_stays_pending_and_works_later,
     what_has_changed_meanwhile_is_judged_again,
+    a_listing_that_could_not_be_made_has_the_reason_in_its_chain,
     a_handler_of_the_marketplaces_own_gets_the_action_as_it_was_asked,
     only_the_latest_terms_can_be_approved,
     an_approval_outlives_a_restart,
@@ -1095,6 +1096,46 @@ async fn what_has_changed_meanwhile_is_judged_again(backing: Backing) {
     site.rctp.withdraw(LISTING).await.unwrap();
     for id in [&id, &reprice] {
         forbidden(&site.approve(&mut anna, id).await, "not_in_scope");
+    }
+}
+
+/// R30: what comes of an ask stands in its chain, also where the listing was never made.
+async fn a_listing_that_could_not_be_made_has_the_reason_in_its_chain(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let withheld = Tiers::default().withhold(Verb::ListingCreate);
+    for reason in ["action_forbidden", "grant_revoked"] {
+        let id = site.ask("/listings", &new_listing()).await;
+        let (commitment, options) = site.fill_in(&anna, &id, &confirmed(50_000)).await;
+        let mut body = approving(&anna.browser.get(&options).await.unwrap());
+        body["terms_commitment"] = json!(commitment);
+        let click = browser_post(&response_to(&id), Some(&anna), &body);
+        let answer = match reason {
+            "action_forbidden" => {
+                let store = Arc::new(site.store.clone());
+                let tiers = withheld.clone();
+                let (_, service) = site.another(store, |_| Router::new(), |b| b.tiers(tiers));
+                send_to(&service, click).await
+            }
+            _ => {
+                site.grants.revoke(SELLER_TOKEN);
+                site.send(click).await
+            }
+        };
+        forbidden(&answer, reason);
+        let kept = site.kept(&id).await;
+        let listing = kept["target"].as_str().unwrap();
+        let chain = site.chain(SubjectKind::Listing, listing).await;
+        assert_eq!(
+            decisions(&chain, &id),
+            ["ask".to_owned(), format!("forbid {reason}")]
+        );
+        assert!(
+            chain.iter().all(|e| e["listing_id"] == listing),
+            "{chain:#?}"
+        );
+        let absent = site.buyer_get(&format!("/listings/{listing}")).await;
+        assert_eq!(absent.status, 404);
     }
 }
 
