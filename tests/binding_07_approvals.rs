@@ -44,7 +44,7 @@ use tower_rctp::{
     },
     service::{approvals::Approvals, session::Sessions},
     store::{BoxFuture, Put, StoreError},
-    wire::{base64url, digest::sha256, from_base64url, jcs},
+    wire::{base64url, digest::sha256, from_base64url, jcs, jwk::SigningKey},
 };
 
 on_every_store!(
@@ -1480,6 +1480,32 @@ async fn a_seller_sees_what_waits_for_them_and_nothing_of_others() {
     assert_eq!(listed(&list), []);
 }
 
+#[tokio::test]
+async fn what_waits_is_listed_whole_and_of_what_was_answered_the_last_twenty() {
+    let backing = Backing::memory().await;
+    let site = Hosted::with(backing, Tier::Ask, |b| b.limits(limits(1_000, 1_000))).await;
+    let anna = site.seller_person().await;
+    let price = json!({"price": {"amount": 59_000, "currency": "EUR"}});
+    let mut ids = Vec::new();
+    for _ in 0..130 {
+        ids.push(site.ask(&on_listing("/price"), &price).await);
+        site.clock.advance(1);
+    }
+    let (answered, waiting) = ids.split_at(25);
+    for id in answered {
+        assert_eq!(site.decline_approval(&anna, id).await.status, 200);
+    }
+    let list = site.page_get("/approve/pending", Some(&anna)).await;
+    let items = list.body["approvals"].as_array().unwrap();
+    let listed: Vec<&str> = items
+        .iter()
+        .map(|i| i["approval_id"].as_str().unwrap())
+        .collect();
+    let newest = answered.iter().rev().take(20);
+    let expected: Vec<&str> = waiting.iter().chain(newest).map(String::as_str).collect();
+    assert_eq!(listed, expected);
+}
+
 /// The seller signs in again, with their passkey.
 async fn sign_in(site: &Hosted, person: &mut Person) {
     let options = site.page_post("/signin/options", None, &json!({})).await;
@@ -1711,9 +1737,40 @@ async fn a_parked_access_token_is_not_readable_in_the_file() {
     assert!(holds(&id), "it is the right file");
     assert!(!holds(SELLER_TOKEN));
     assert!(!holds(&base64url(SELLER_TOKEN.as_bytes())));
-    // With another key, the approval cannot be carried out: the grant is refused as missing.
     let kept = site.kept(&id).await;
     assert!(kept["token"].as_str().unwrap().len() > SELLER_TOKEN.len());
+}
+
+/// What was parked is sealed with the gateway's key. The passkeys and the record outlive a new one; the session and the
+/// parked tokens do not.
+#[tokio::test]
+async fn with_another_key_of_the_gateway_what_was_parked_is_forbidden() {
+    let site = Hosted::open(Backing::memory().await).await;
+    let mut anna = site.seller_person().await;
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+    let former = site.gateway_key.public_jwk();
+    let store = Arc::new(site.store.clone());
+    let (_, service) = site.another(
+        store,
+        |_| Router::new(),
+        |b| {
+            b.signing_key(SigningKey::generate().unwrap())
+                .former_key(former)
+        },
+    );
+    let path = format!("/approve/{id}/options");
+    let request = browser_post(&path, Some(&anna), &json!({}));
+    assert_eq!(send_to(&service, request).await.status, 401);
+    let options = send_to(&service, browser_post("/signin/options", None, &json!({}))).await;
+    let credential = anna.browser.get(&options.body["publicKey"]).await.unwrap();
+    let body = json!({"state": options.body["state"], "credential": credential});
+    let done = send_to(&service, browser_post("/signin/complete", None, &body)).await;
+    anna.cookie = cookie(&done);
+    let options = send_to(&service, browser_post(&path, Some(&anna), &json!({}))).await;
+    let credential = anna.browser.get(&options.body["publicKey"]).await.unwrap();
+    let click = browser_post(&response_to(&id), Some(&anna), &approving(&credential));
+    forbidden(&send_to(&service, click).await, "grant_invalid");
+    assert_eq!(site.offer_state(&offer).await, "open");
 }
 
 // ---- Bounds (R29) ---------------------------------------------------------------------------------------------------
