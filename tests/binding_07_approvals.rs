@@ -56,6 +56,7 @@ on_every_store!(
     inv_2_silence_is_a_decline_and_enters_the_record,
     a_grant_that_was_taken_back_meanwhile_forbids_what_was_approved,
     the_access_token_may_have_expired_meanwhile,
+    an_expired_access_token_does_not_lower_the_tier_to_the_default,
     what_cannot_be_checked_now_stays_pending_and_works_later,
     what_has_changed_meanwhile_is_judged_again,
     a_listing_that_could_not_be_made_has_the_reason_in_its_chain,
@@ -999,6 +1000,21 @@ async fn the_access_token_may_have_expired_meanwhile(backing: Backing) {
         (401, "grant_invalid"),
         "it is of no other use"
     );
+    carried_out(&site.approve(&mut anna, &id).await);
+    assert_eq!(site.offer_state(&offer).await, "accepted");
+}
+
+/// An expired token no longer tells the grant's tiers; that of what was asked counts as satisfied.
+async fn an_expired_access_token_does_not_lower_the_tier_to_the_default(backing: Backing) {
+    let tiers = Tiers::default().offer(Verb::OfferAccept, Tier::Forbid, &[Tier::Ask, Tier::Forbid]);
+    let site = Hosted::with(backing, Tier::Ask, |b| b.tiers(tiers)).await;
+    let mut anna = site.seller_person().await;
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+    site.grants.change(SELLER_TOKEN, |i| {
+        i.active = false;
+        i.scope = None;
+        i.authorization_details.clear();
+    });
     carried_out(&site.approve(&mut anna, &id).await);
     assert_eq!(site.offer_state(&offer).await, "accepted");
 }

@@ -389,8 +389,12 @@ impl Config {
             Some(approval) => approval.asked.subject.clone(),
             None => place.unwrap_or_else(|| self.gateway.clone()),
         };
-        unit.entries
-            .push(self.entry(asked, &loaded.facts, place, decision, now));
+        let mut entry = self.entry(asked, &loaded.facts, place, decision, now);
+        if let Some(approval) = &loaded.approving {
+            // A listing that was not made has its id from the ask.
+            entry.listing_id.clone_from(&approval.asked.listing_id);
+        }
+        unit.entries.push(entry);
         if refusal.reason() == Some(Reason::BelowFloor) {
             unit.counts = counts(&loaded.windows, &self.policy, now);
         }
