@@ -1,5 +1,5 @@
-//! Binding 5.3 and 6.1, the listing's side: draft, active, reserved, sold and withdrawn; reprice, questions and answers, and
-//! the commitment to ship.
+//! Binding 5.3 and 6.1, the listing's side: draft, active, reserved, sold and withdrawn; reprice, questions and answers,
+//! and the commitment to ship.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1256,7 +1256,8 @@ async fn nobody_but_the_seller_with_their_passkey_on_our_page_answers() {
             post(
                 Some(&anna),
                 &json!({
-                    "decision": "approve", "credential": credential, "terms_commitment": format!("sha-256:{}", "0a".repeat(32)),
+                    "decision": "approve", "credential": credential,
+                    "terms_commitment": format!("sha-256:{}", "0a".repeat(32)),
                 }),
             ),
         ),
@@ -1606,7 +1607,9 @@ async fn a_ticket_enrols_one_passkey() {
         cookie: cookie(winner),
     };
     let page = page_of(&site, &anna, &id).await;
-    let options = json!({"challenge": page["approval_request"]["challenge"], "rpId": "gateway.example", "userVerification": "required"});
+    let challenge = &page["approval_request"]["challenge"];
+    let options =
+        json!({"challenge": challenge, "rpId": "gateway.example", "userVerification": "required"});
     let credential = stranger.browser.get(&options).await.unwrap();
     let refused = site.respond(&stranger, &id, &approving(&credential)).await;
     assert_eq!(refused.refusal(), (401, "signature_invalid"));
@@ -2061,7 +2064,7 @@ async fn pages_take_posts_from_themselves_only() {
     assert_eq!(site.store.commits(), commits);
 }
 
-// ---- A login, an approver and a place of the marketplace's own --------------------------------------------------------
+// ---- A login, an approver and a place of the marketplace's own ------------------------------------------------------
 
 /// Whoever this header names, whose "passkey" repeats the challenge.
 struct OwnLogin;

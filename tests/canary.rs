@@ -1,5 +1,5 @@
-//! INV-1, V11: the floor, proposed by the agent or confirmed by the seller, is nowhere that anybody but its seller can look:
-//! the whole loop of the hosted pages, with everything that they, the stack, the record and the log say on the way.
+//! INV-1, V11: the floor, proposed by the agent or confirmed by the seller, is nowhere that anybody but its seller can
+//! look: the whole loop of the hosted pages, with everything that they, the stack, the record and the log say on the way.
 //! (The operations alone, with stores that fail in every way, are in `binding_06_http`.)
 #![allow(clippy::unwrap_used)]
 

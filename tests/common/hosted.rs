@@ -1,5 +1,5 @@
-//! The marketplace with its hosted pages, put together as a marketplace would, and its sellers at their browsers with real
-//! passkeys.
+//! The marketplace with its hosted pages, put together as a marketplace would, and its sellers at their browsers with
+//! real passkeys.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::{
