@@ -432,7 +432,14 @@ impl Rctp {
             let overdue = self.0.store.due(now, TURN).await?;
             let (found, before) = (overdue.len(), settled);
             for doc in overdue {
-                let (body, entries) = at(&doc, now)?;
+                let (body, entries) = match at(&doc, now) {
+                    Ok(settled) => settled,
+                    // One that is not readable must not keep the others from their end.
+                    Err(error) => {
+                        tracing::error!(%error, "a document that is due cannot be settled");
+                        continue;
+                    }
+                };
                 let unit = Unit {
                     put: vec![Put {
                         expected: doc.version,
@@ -771,6 +778,7 @@ impl RctpBuilder {
         Ok(Stack::new(CheckGrant::new(grant::Config {
             introspect: self.introspect()?,
             clock: self.clock.clone(),
+            operators: self.operators.clone(),
             store: None,
             scope: Some(scope.into()),
         })))
@@ -830,6 +838,7 @@ impl RctpBuilder {
         let grant = CheckGrant::new(grant::Config {
             introspect: introspect.clone(),
             clock: self.clock.clone(),
+            operators: self.operators.clone(),
             store: Some(store.clone()),
             scope: None,
         });
@@ -872,6 +881,7 @@ impl RctpBuilder {
             seal: seal.clone(),
             clock: self.clock.clone(),
             sealer: parking()?,
+            operators: self.operators.clone(),
             origin: public.origin.clone(),
             prefix: public.prefix.clone(),
         });

@@ -1249,9 +1249,10 @@ mod on_the_hosted_page {
         assert_eq!(site.read(&id).await["status"], "pending");
     }
 
-    /// Binding 4.1: the constraints hold for the listing as it is when the terms become its own.
+    /// Binding 4.1: the constraints hold for the listing as it is when the terms become its own. An agent that changes the
+    /// price meanwhile learns nothing of them, and the seller looks at them again.
     #[tokio::test]
-    async fn terms_are_judged_again_when_they_are_approved() {
+    async fn terms_that_were_judged_against_another_price_are_looked_at_again() {
         let site = Hosted::with(Backing::memory().await, Tier::Auto, |b| b).await;
         let mut anna = site.seller_person().await;
         let id = site.ask(&on_listing("/terms"), &json!({})).await;
@@ -1264,14 +1265,14 @@ mod on_the_hosted_page {
         let credential = anna.browser.get(&options).await.unwrap();
         let body = json!({"decision": "approve", "credential": credential, "terms_commitment": commitment});
         let before = site.buyer_get(&on_listing("")).await.body;
-        let done = site.respond(&anna, &id, &body).await;
-        let approval = &done.body["approval"];
-        assert_eq!(approval["status"], "approved");
-        assert_eq!(approval["decision"]["reason"], "terms_invalid");
-        assert!(
-            !done.body.to_string().contains("50000") && !done.body.to_string().contains("floor")
-        );
+        let overtaken = site.respond(&anna, &id, &body).await;
+        assert_eq!(overtaken.refusal(), (409, "idempotency_conflict"));
+        assert_eq!(site.read(&id).await["status"], "pending");
         assert_eq!(site.buyer_get(&on_listing("")).await.body, before);
+        let path = format!("/approve/{id}/terms");
+        let terms = json!({"terms": confirmed(50_000)});
+        let refused = site.page_post(&path, Some(&anna), &terms).await;
+        assert_eq!(refused.refusal(), (422, "terms_invalid"));
         assert_eq!(
             site.offer(FLOOR).await.status,
             201,

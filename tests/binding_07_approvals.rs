@@ -31,6 +31,7 @@ use tower::Layer;
 use tower_rctp::{
     layer::{
         approve::{Approver, NotVerified},
+        authenticate::operators::Operators,
         body::Body,
         decision::Decided,
     },
@@ -73,6 +74,10 @@ on_every_store!(
     a_handler_may_refuse_what_was_approved,
     a_handler_of_the_marketplaces_own_makes_the_listing_and_sets_its_terms,
     a_4xx_of_a_handler_is_told_as_an_error,
+    terms_that_a_handler_refused_leave_no_floor_behind,
+    terms_and_floor_are_given_back_together_or_not_at_all,
+    an_approval_has_one_end_in_the_record,
+    an_operator_that_is_no_longer_onboarded_is_refused_what_was_approved,
 );
 
 // ---- Helpers --------------------------------------------------------------------------------------------------------
@@ -306,6 +311,7 @@ async fn play(
             let page = page_of(site, anna, id).await;
             let mut bound = details.clone();
             bound["terms_commitment"] = json!(commitment);
+            bound["list_price"] = page["list_price"].clone();
             assert_eq!(
                 page["approval_request"]["authorization_details"],
                 json!([bound])
@@ -2062,6 +2068,124 @@ async fn pages_take_posts_from_themselves_only() {
         }
     }
     assert_eq!(site.store.commits(), commits);
+}
+
+// ---- What came to nothing leaves nothing behind ---------------------------------------------------------------------
+
+async fn terms_that_a_handler_refused_leave_no_floor_behind(backing: Backing) {
+    let site = Hosted::with(backing, Tier::Auto, |b| b).await;
+    let mut anna = site.seller_person().await;
+    let made = site.seller_post("/listings", &new_listing()).await;
+    assert_eq!(made.status, 201, "{:?}", made.body);
+    let listing = made.get("listing_id");
+    let handler = || async { (StatusCode::CONFLICT, Json(json!({"ours": "no"}))) };
+    let own = |rctp: &tower_rctp::Rctp| {
+        Router::new().route(
+            "/listings/{id}/terms",
+            on_post(handler).layer(rctp.simple()),
+        )
+    };
+    let (_, service) = site.another(Arc::new(site.store.clone()), own, |b| b);
+    let id = site
+        .ask(&format!("/listings/{listing}/terms"), &json!({}))
+        .await;
+    let (commitment, options) = site.fill_in(&anna, &id, &confirmed(50_000)).await;
+    let mut click = approving(&anna.browser.get(&options).await.unwrap());
+    click["terms_commitment"] = json!(commitment);
+    let click = browser_post(&response_to(&id), Some(&anna), &click);
+    assert_eq!(send_to(&service, click).await.status, 200);
+    let view = site.buyer_get(&format!("/listings/{listing}")).await.body;
+    assert!(view.get("terms_commitment").is_none(), "{view}");
+    // R17: no floor and no budget, so that every price passes and none tells anything.
+    for price in [1, 49_999, 50_000] {
+        let offer = site.buyer_post("/offers", &offer_on(&listing, price)).await;
+        assert_eq!(offer.status, 201, "{price}: {:?}", offer.body);
+    }
+}
+
+async fn terms_and_floor_are_given_back_together_or_not_at_all(backing: Backing) {
+    let site = Hosted::with(backing, Tier::Auto, |b| b).await;
+    let mut anna = site.seller_person().await;
+    let (gate, here) = (
+        Arc::new(tokio::sync::Notify::new()),
+        Arc::new(tokio::sync::Notify::new()),
+    );
+    let (opened, arrived) = (gate.clone(), here.clone());
+    let handler = move || {
+        let (opened, arrived) = (opened.clone(), arrived.clone());
+        async move {
+            arrived.notify_one();
+            opened.notified().await;
+            (StatusCode::CONFLICT, Json(json!({"ours": "no"})))
+        }
+    };
+    let own = |rctp: &tower_rctp::Rctp| {
+        Router::new().route(
+            "/listings/{id}/terms",
+            on_post(handler).layer(rctp.simple()),
+        )
+    };
+    let (_, service) = site.another(Arc::new(site.store.clone()), own, |b| b);
+    let seen = async || site.buyer_get(&on_listing("")).await.body["terms_commitment"].clone();
+    let before = seen().await;
+    let id = site.ask(&on_listing("/terms"), &json!({})).await;
+    let (commitment, options) = site.fill_in(&anna, &id, &confirmed(55_000)).await;
+    let mut click = approving(&anna.browser.get(&options).await.unwrap());
+    click["terms_commitment"] = json!(commitment);
+    let click = browser_post(&response_to(&id), Some(&anna), &click);
+    let task = tokio::spawn(async move { send_to(&service, click).await });
+    here.notified().await;
+    let price = json!({"price": {"amount": 59_500, "currency": "EUR"}});
+    let repriced = site.seller_post(&on_listing("/price"), &price).await;
+    assert_eq!(repriced.status, 200, "{:?}", repriced.body);
+    gate.notify_one();
+    assert_eq!(task.await.unwrap().status, 200);
+    assert_eq!(seen().await, before);
+    let view = site.buyer_get(&on_listing("")).await.body;
+    assert_eq!(view["list_price"]["amount"], 59_500, "the price stays");
+    let low = site.buyer_post("/offers", &offer_on(LISTING, FLOOR)).await;
+    assert_eq!(low.status, 201, "the former floor holds: {:?}", low.body);
+    let below = site
+        .buyer_post("/offers", &offer_on(LISTING, FLOOR - 1))
+        .await;
+    assert_eq!(below.refusal(), (422, "below_floor"));
+}
+
+async fn an_approval_has_one_end_in_the_record(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+    let credential = site.credential(&mut anna, &id).await;
+    site.grants.revoke(SELLER_TOKEN);
+    let clicks = (0..8).map(|n| {
+        let body = match n % 4 {
+            3 => json!({"decision": "decline"}),
+            _ => approving(&credential),
+        };
+        browser_post(&response_to(&id), Some(&anna), &body)
+    });
+    at_once(&site.service, clicks.collect()).await;
+    let told = decisions(&site.negotiation_of(&offer).await, &id);
+    let end = match site.kept(&id).await["status"].as_str() {
+        Some("approved") => "forbid grant_revoked",
+        _ => "forbid action_forbidden",
+    };
+    assert_eq!(told, ["ask", end]);
+}
+
+async fn an_operator_that_is_no_longer_onboarded_is_refused_what_was_approved(backing: Backing) {
+    let site = Hosted::open(backing).await;
+    let mut anna = site.seller_person().await;
+    let (offer, id) = site.ask_to_accept(FLOOR + 1).await;
+    let credential = site.credential(&mut anna, &id).await;
+    let store = Arc::new(site.store.clone());
+    let others = Operators::onboarded(["https://others.example/.well-known/ucp"]);
+    let (_, service) = site.another(store, |_| Router::new(), |b| b.operators(others));
+    let click = browser_post(&response_to(&id), Some(&anna), &approving(&credential));
+    forbidden(&send_to(&service, click).await, "operator_unknown");
+    let told = decisions(&site.negotiation_of(&offer).await, &id);
+    assert_eq!(told, ["ask", "forbid operator_unknown"]);
+    assert_eq!(site.offer_state(&offer).await, "open");
 }
 
 // ---- A login, an approver and a place of the marketplace's own ------------------------------------------------------

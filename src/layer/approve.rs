@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    arrive::{Arrived, Route},
-    authenticate::Bearer,
+    arrive::{Arrived, Route, refuse},
+    authenticate::{Bearer, operators::Operators},
     body::Body,
     context::Clock,
     decision::{json_response, refused_outcome},
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     protocol::{
         approval::{Approval, ApprovalStatus},
+        caller::Caller,
         offer::{Offer, OfferState},
         operation::Op,
         record::{Entry, Seal},
@@ -109,6 +110,7 @@ pub(crate) struct Config {
     pub(crate) seal: Arc<dyn Seal>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sealer: Sealer,
+    pub(crate) operators: Operators,
     /// The origin of the public URL, whose pages may answer.
     pub(crate) origin: String,
     /// The path of the public URL, without its trailing slash.
@@ -158,7 +160,13 @@ impl Step for Approve {
             Ok(Turn::Answer(response)) => Ok(response),
             Ok(Turn::Resume(parked)) => {
                 let (parked, approved) = *parked;
-                let response = Box::pin(next.run(parked)).await?;
+                let response = match self.0.onboarded(&parked) {
+                    true => Box::pin(next.run(parked)).await?,
+                    false => refuse(&Refusal::forbid(
+                        Reason::OperatorUnknown,
+                        "the agent's operator is no longer onboarded here",
+                    )),
+                };
                 Ok(Box::pin(self.0.outcome(&approved, response)).await)
             }
             Err(refused) => Ok(refused.into_response()),
@@ -236,10 +244,16 @@ impl From<NotVerified> for PageRefused {
     }
 }
 
-/// Only the seller's browser opens pages: an agent, which may know their address, says so by its headers (R27).
-pub(crate) fn from_browser(headers: &HeaderMap) -> Result<(), PageRefused> {
+/// Whether a request says by its headers that an agent sends it: `UCP-Agent`, or a signature.
+#[must_use]
+pub fn from_agent(headers: &HeaderMap) -> bool {
     const AGENTS: [&str; 3] = ["ucp-agent", "signature", "signature-input"];
-    if AGENTS.iter().any(|name| headers.contains_key(*name)) {
+    AGENTS.iter().any(|name| headers.contains_key(*name))
+}
+
+/// Only the seller's browser opens pages, not an agent, which may know their address (R27).
+pub(crate) fn from_browser(headers: &HeaderMap) -> Result<(), PageRefused> {
+    if from_agent(headers) {
         return Err(PageRefused::new(
             StatusCode::FORBIDDEN,
             Reason::ActionForbidden,
@@ -438,6 +452,12 @@ impl Config {
         }
     }
 
+    /// Whether the operator that asked is still served.
+    fn onboarded(&self, parked: &Request<Body>) -> bool {
+        let caller = parked.extensions().get::<Caller>();
+        caller.is_some_and(|caller| self.operators.by_profile(&caller.operator).is_some())
+    }
+
     /// The offer that waits for this approval.
     async fn offer_of(&self, approval: &Approval) -> Result<Option<(Offer, Doc)>, PageRefused> {
         let (Op::AcceptOffer | Op::CounterOffer, Some(id)) = (approval.operation, &approval.target)
@@ -460,6 +480,13 @@ impl Config {
         match self.ended(approved, refusal.as_ref()).await {
             Ok(Some(view)) => answered(&view),
             Ok(None) => match refusal {
+                // Not the agent's words: a browser has no key to repeat it with.
+                Some(refusal) if refusal.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                    PageRefused::from(Refusal::unavailable(
+                        "this could not be carried out just now; nothing was executed, approve it again",
+                    ))
+                    .into_response()
+                }
                 Some(refusal) => PageRefused::from(refusal).into_response(),
                 None => response,
             },
@@ -498,8 +525,14 @@ impl Config {
                     ..over(&doc, &offer.reopened())
                 });
             }
+            let entries = refusal.decision().map(|decision| Entry {
+                recorded_at: now,
+                decision: Some(decision),
+                ..(*approved.asked).clone()
+            });
             let unit = Unit {
                 put,
+                entries: entries.into_iter().collect(),
                 ..Unit::default()
             };
             match self.store.commit(unit, self.seal.clone()).await {

@@ -65,9 +65,8 @@ impl Recorder {
         refusal: Refusal,
         caller: Caller,
         arrived: &Arrived,
-        approved: Option<&Approved>,
     ) -> Response<Body> {
-        match self.record(&refusal, &caller, arrived, approved).await {
+        match self.record(&refusal, &caller, arrived).await {
             Ok(()) => {
                 let mut response = refuse(&refusal);
                 response.extensions_mut().insert(Recorded);
@@ -87,31 +86,16 @@ impl Recorder {
         refusal: &Refusal,
         caller: &Caller,
         arrived: &Arrived,
-        approved: Option<&Approved>,
     ) -> Result<(), StoreError> {
         let (Some(decision), Some(row)) = (refusal.decision(), arrived.row()) else {
             return Ok(());
         };
-        if let Some(approved) = approved {
-            // What comes of an ask stands in its chain.
-            return self
-                .commit(Entry {
-                    recorded_at: self.0.clock.now(),
-                    decision: Some(decision),
-                    ..(*approved.asked).clone()
-                })
-                .await;
-        }
         let place = self
             .place(row.op, arrived.id(), refusal.sub.as_deref())
             .await?;
         let mut entry = Entry::new(place.subject, self.0.clock.now(), row.op, decision, caller);
         entry.listing_id = place.listing_id;
         entry.offer_id = place.offer_id;
-        self.commit(entry).await
-    }
-
-    async fn commit(&self, entry: Entry) -> Result<(), StoreError> {
         let unit = Unit {
             entries: vec![entry],
             ..Unit::default()
@@ -217,17 +201,17 @@ impl Step for Record {
             .get::<Caller>()
             .zip(extensions.get::<Arrived>())
             .map(|(caller, arrived)| (caller.clone(), arrived.clone()));
-        let approved = extensions.get::<Approved>().cloned();
+        let parked = extensions.get::<Approved>().is_some();
         let response = next.run(request).await?;
         let unrecorded = response.extensions().get::<Recorded>().is_none();
         let refusal = response.extensions().get::<Refusal>();
         match (known, refusal) {
+            // What comes of an approved action enters with the end of its approval, once.
             (Some((caller, arrived)), Some(refusal))
-                if unrecorded && refusal.reason().is_some() =>
+                if unrecorded && !parked && refusal.reason().is_some() =>
             {
                 let refusal = refusal.clone();
-                let refused = self.0.refuse(refusal, caller, &arrived, approved.as_ref());
-                Ok(Box::pin(refused).await)
+                Ok(Box::pin(self.0.refuse(refusal, caller, &arrived)).await)
             }
             _ => Ok(response),
         }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     caller::{Agent, Caller, Mechanism, Role},
     decision::Decision,
+    money::Money,
     operation::{Op, Verb},
     profile::Duties,
     record::Entry,
@@ -96,6 +97,8 @@ pub struct Draft {
     pub private: PrivateTerms,
     /// The commitment over both (binding 4.2).
     pub commitment: String,
+    /// The asking price that they were judged against.
+    pub list_price: Money,
 }
 
 impl fmt::Debug for Draft {
@@ -228,6 +231,7 @@ impl Approval {
     #[must_use]
     pub fn with_draft(mut self, draft: Draft) -> Self {
         self.details["terms_commitment"] = json!(draft.commitment);
+        self.details["list_price"] = json!(draft.list_price);
         self.draft = Some(draft);
         self
     }

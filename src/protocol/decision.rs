@@ -378,17 +378,13 @@ fn subject(
         }
         Op::SignContract | Op::UpdateAccount | Op::CreateListing => Ok(Acting::Seller),
         Op::CreateDeal => Ok(Acting::Buyer),
-        Op::GetListing => {
-            let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
-            // A draft is its seller's alone.
-            let theirs = grant.is_some_and(|g| g.sub == listing.seller);
-            present(listing.state != ListingState::Draft || theirs).map(|()| Acting::Other)
-        }
+        Op::GetListing => present(listed(facts, grant)).map(|()| Acting::Other),
         // Each buyer agent reads its own questions.
-        Op::ListQuestions => present(facts.listing.is_some()).map(|()| match grant {
+        Op::ListQuestions => present(listed(facts, grant)).map(|()| match grant {
             Some(_) => Acting::Seller,
             None => Acting::Buyer,
         }),
+        Op::AskQuestion => present(listed(facts, grant)).map(|()| Acting::Buyer),
         Op::AnswerBuyer => {
             let listing = facts.listing.as_ref().ok_or_else(Refusal::not_found)?;
             // Whose listing it is comes first, so that no other seller learns of its questions.
@@ -397,14 +393,19 @@ fn subject(
             let there = question.is_some_and(|q| q.listing_id == listing.listing_id);
             present(!theirs || there).map(|()| Acting::Seller)
         }
-        Op::CreateOffer | Op::AskQuestion => {
-            present(facts.listing.is_some()).map(|()| Acting::Buyer)
-        }
+        Op::CreateOffer => present(facts.listing.is_some()).map(|()| Acting::Buyer),
         Op::SetListingTerms | Op::RepriceListing | Op::ListOffers => {
             present(facts.listing.is_some()).map(|()| Acting::Seller)
         }
         Op::RespondApproval => Err(Refusal::not_found()),
     }
+}
+
+/// Whether the caller may read the listing: a draft is its seller's alone.
+fn listed(facts: &Facts, grant: Option<&Grant>) -> bool {
+    facts.listing.as_ref().is_some_and(|listing| {
+        listing.state != ListingState::Draft || grant.is_some_and(|g| g.sub == listing.seller)
+    })
 }
 
 /// Which party of the offer calls; a seller's grant for its seller first.
@@ -852,8 +853,11 @@ fn redeemable(
 
 /// The floor, whatever the tier (V1). The refusal is the same whatever the distance.
 fn floor(row: &Operation, facts: &Facts) -> Result<(), Refusal> {
-    let confirmed = facts.listing.as_ref().is_some_and(|l| l.terms.is_some());
-    if row.floor != FloorRule::None && confirmed && facts.private.is_none() {
+    // Without approved terms there is no floor and no budget (R17), whatever is still kept of terms that came to nothing.
+    if !facts.listing.as_ref().is_some_and(|l| l.terms.is_some()) {
+        return Ok(());
+    }
+    if row.floor != FloorRule::None && facts.private.is_none() {
         // Not the same as terms without a floor: fail closed.
         return Err(Refusal::unavailable(
             "the listing's private terms are missing; nothing was executed",

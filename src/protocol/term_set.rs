@@ -637,6 +637,17 @@ pub struct Violation {
 }
 
 impl Violation {
+    /// `term` is past already; its term set has no clock to say so.
+    pub(crate) fn past(term: &str) -> Self {
+        Self {
+            term: term.to_owned(),
+            rule: Rule::Future,
+            message: format!("{term} must be in the future"),
+        }
+    }
+}
+
+impl Violation {
     fn of(name: TermName, rule: Rule, what: impl fmt::Display) -> Self {
         Self {
             term: name.as_str().to_owned(),
@@ -678,11 +689,13 @@ pub enum Rule {
     LteListPrice,
     /// At least that part of the asking price.
     MinRatioOfListPrice,
+    /// Not past when the seller confirms it.
+    Future,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 10] = [
+    pub const ALL: [Rule; 11] = [
         Rule::Unknown,
         Rule::Type,
         Rule::Required,
@@ -693,6 +706,7 @@ impl Rule {
         Rule::LtTerm,
         Rule::LteListPrice,
         Rule::MinRatioOfListPrice,
+        Rule::Future,
     ];
 
     /// The rule as it is written.
@@ -708,6 +722,7 @@ impl Rule {
             Rule::LtTerm => "lt_term",
             Rule::LteListPrice => "lte_list_price",
             Rule::MinRatioOfListPrice => "min_ratio_of_list_price",
+            Rule::Future => "future",
         }
     }
 }

@@ -464,8 +464,7 @@ async fn list_offers(decided: &Decided, arrived: &Arrived) -> Answer {
     list(decided, Kind::Offer, listing_id, page, "offers", view).await
 }
 
-/// The questions on a listing, oldest first, a page at a time: all for its seller, their own for a buyer's agent. A page
-/// may then hold fewer than its limit, and has a next one all the same.
+/// The questions on a listing, oldest first, a page at a time: all for its seller, their own for a buyer's agent.
 async fn list_questions(decided: &Decided, arrived: &Arrived) -> Answer {
     let listing_id = there(&decided.facts().listing)?.listing_id.clone();
     let page = Page::of(arrived)?;
@@ -486,23 +485,36 @@ async fn list<T: DeserializeOwned>(
     name: &str,
     view: impl Fn(&T) -> Option<Value>,
 ) -> Answer {
-    let docs = decided
-        .store()
-        .list(kind, listing_id, after, limit + 1)
-        .await
-        .map_err(Refusal::from)?;
-    let more = docs.len() > limit;
-    let mut views = Vec::new();
-    for doc in docs.iter().take(limit) {
-        let value: T = serde_json::from_slice(&doc.body).map_err(|error| {
-            tracing::error!(%error, kind = kind.as_str(), "a stored document is not readable");
-            Refusal::unavailable("a stored document is not readable")
-        })?;
-        views.extend(view(&value));
+    let mut after = after;
+    // What is not shown does not count, and no id of it is told: neither how many there are, nor when they came.
+    let mut shown: Vec<(String, Value)> = Vec::new();
+    loop {
+        let docs = decided
+            .store()
+            .list(kind, listing_id.clone(), after, limit + 1)
+            .await
+            .map_err(Refusal::from)?;
+        for doc in &docs {
+            let value: T = serde_json::from_slice(&doc.body).map_err(|error| {
+                tracing::error!(%error, kind = kind.as_str(), "a stored document is not readable");
+                Refusal::unavailable("a stored document is not readable")
+            })?;
+            shown.extend(view(&value).map(|view| (doc.key.id.clone(), view)));
+        }
+        if docs.len() <= limit || shown.len() > limit {
+            break;
+        }
+        after = docs.last().map(|doc| doc.key.id.clone());
     }
+    let more = shown.len() > limit;
+    shown.truncate(limit);
+    let next = more
+        .then(|| shown.last().map(|(id, _)| id.clone()))
+        .flatten();
+    let views: Vec<Value> = shown.into_iter().map(|(_, view)| view).collect();
     let mut page = json!({ name: views });
-    if let (true, Some(last)) = (more, docs.get(limit - 1)) {
-        page["next"] = json!(last.key.id);
+    if let Some(next) = next {
+        page["next"] = json!(next);
     }
     Ok(json_response(StatusCode::OK, &page).map(Body::from))
 }

@@ -60,6 +60,7 @@ pub struct Passkeys {
 const CEREMONY: i64 = 5 * 60;
 /// How many passkeys a seller may have.
 const MOST: usize = 20;
+const TOO_MANY: &str = "there are as many passkeys as one seller may have";
 /// The longest credential id (WebAuthn §5.8.3).
 const LONGEST_ID: usize = 1023;
 
@@ -114,9 +115,7 @@ impl Passkeys {
     ) -> Result<(Value, String), PasskeyError> {
         let existing = self.of(seller).await?;
         if existing.len() >= MOST {
-            return Err(PasskeyError::Refused(
-                "there are as many passkeys as one seller may have",
-            ));
+            return Err(PasskeyError::Refused(TOO_MANY));
         }
         let handle = self.handle(seller);
         // Nothing about the person: the name only tells two accounts of one marketplace apart.
@@ -165,6 +164,9 @@ impl Passkeys {
         let state: Registering = self.open(REGISTRATION, state)?;
         if state.seller != seller {
             return Err(PasskeyError::Refused("the state is another seller's"));
+        }
+        if self.of(seller).await?.len() >= MOST {
+            return Err(PasskeyError::Refused(TOO_MANY));
         }
         in_time(state.until, now)?;
         let answer = Answer::<Attestation>::read(credential)?;

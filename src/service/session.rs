@@ -178,7 +178,7 @@ fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-pub use crate::layer::approve::same_origin;
+pub use crate::layer::approve::{from_agent, same_origin};
 
 /// The origin of a URL as browsers write it, such as `https://gateway.example`; `None` where it is neither https nor
 /// http.

@@ -25,7 +25,7 @@ use tower_rctp::{
     },
     service::{
         pages::Pages,
-        session::{Sessions, same_origin},
+        session::{Sessions, from_agent, same_origin},
     },
 };
 
@@ -62,7 +62,7 @@ pub(super) fn router(browser: Browser) -> Router {
 
 /// These routes are for people (R27).
 async fn not_for_agents(request: Request, next: Next) -> Response {
-    if request.headers().contains_key("ucp-agent") {
+    if from_agent(request.headers()) {
         return Denied::AGENT.into_response();
     }
     next.run(request).await

@@ -251,7 +251,7 @@ impl Step for Authenticate {
                 };
                 match (&self.0.recorder, proven) {
                     (Some(recorder), Some(caller)) => {
-                        Box::pin(recorder.refuse(refusal, *caller, &arrived, None)).await
+                        Box::pin(recorder.refuse(refusal, *caller, &arrived)).await
                     }
                     _ => refuse(&refusal),
                 }

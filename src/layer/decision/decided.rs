@@ -11,7 +11,7 @@ use http::Response;
 use serde::Serialize;
 use serde_json::json;
 
-use super::counts;
+use super::{counts, simple};
 use crate::{
     layer::{
         body::Body,
@@ -211,6 +211,13 @@ impl Decided {
     /// The id that a new listing has, from the moment that it was asked for.
     pub fn new_listing(&self) -> Option<&str> {
         self.0.new_listing.as_deref()
+    }
+
+    /// What the operation does to the documents that later decisions read: the listing with the terms that the seller
+    /// approved, a reservation, a decline. A handler that commits its own unit adds these writes to it, unless it makes
+    /// those documents itself; in the simple mode they are written for it.
+    pub fn effect(&self) -> Vec<Put> {
+        simple::held(self)
     }
 
     /// The store, for reads beyond the facts.

@@ -70,6 +70,7 @@ impl Reader<'_> {
         };
         self.approving(&mut loaded).await?;
         self.subject(&mut loaded).await?;
+        self.same_price(&loaded)?;
         if self.row.floor != FloorRule::None {
             self.counts(&mut loaded).await?;
         }
@@ -92,6 +93,16 @@ impl Reader<'_> {
         loaded.facts.draft = approval.draft.clone();
         loaded.approving = Some(approval);
         Ok(())
+    }
+
+    /// The terms were judged against an asking price: the seller looks at them again where it has changed since.
+    fn same_price(&self, loaded: &Loaded) -> Result<(), Refusal> {
+        match (&loaded.facts.draft, &loaded.facts.listing) {
+            (Some(draft), Some(listing)) if draft.list_price != listing.list_price => {
+                Err(overtaken())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The body, which satisfies its schema, as the operation means it.
@@ -170,7 +181,14 @@ impl Reader<'_> {
                 let Some(id) = id else { return Ok(()) };
                 let [doc] = self.load(loaded, [Key::new(Kind::Deal, id)]).await?;
                 loaded.facts.deal = read::<Deal>(doc)?;
-                Ok(())
+                match (self.row.op, &loaded.facts.deal) {
+                    // The seller is shown what they promise to send.
+                    (Op::CommitToShip, Some(deal)) => {
+                        let listing_id = deal.listing_id.clone();
+                        self.listing(loaded, listing_id, false).await
+                    }
+                    _ => Ok(()),
+                }
             }
             Op::GetListing
             | Op::SetListingTerms

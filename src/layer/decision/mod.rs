@@ -347,6 +347,11 @@ impl Config {
             .as_ref()
             .and_then(|l| l.terms.as_ref())
             .map(|t| t.commitment.clone());
+        if let Some(deal) = &facts.deal {
+            entry.listing_id = Some(deal.listing_id.clone());
+            entry.offer_id = Some(deal.offer_id.clone());
+            entry.terms_commitment.clone_from(&deal.terms_commitment);
+        }
         if let Some(approved) = &asked.approved {
             entry.approval_id = Some(approved.approval_id.clone());
         }

@@ -28,6 +28,7 @@ use crate::{
         offer::{self, Offer, OfferState},
         operation::Op,
         refusal::Refusal,
+        terms::PrivateTerms,
     },
     store::{ClaimStep, CommitError, Doc, Key, Kind, Put, StoreError, Unit},
 };
@@ -93,7 +94,7 @@ impl Step for Simple {
 }
 
 /// What the operation does to the documents that later decisions read.
-fn held(decided: &Decided) -> Vec<Put> {
+pub(crate) fn held(decided: &Decided) -> Vec<Put> {
     if let Some((_, puts)) = of_listing(decided) {
         return puts;
     }
@@ -192,8 +193,8 @@ async fn settle(decided: &Decided, unit: Unit, give_back: bool) -> Result<(), Co
 
 /// What was held, as it was before; what somebody else has changed meanwhile stays as they left it.
 async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
-    if let Some((_, held)) = of_listing(decided) {
-        return listing_given_back(decided, held).await;
+    if let Some((held, _)) = of_listing(decided) {
+        return listing_given_back(decided, &held).await;
     }
     let (Some(offer), Some(listing)) = (&decided.facts().offer, &decided.facts().listing) else {
         return Ok(Vec::new());
@@ -249,36 +250,52 @@ async fn given_back(decided: &Decided) -> Result<Vec<Put>, StoreError> {
     Ok(puts)
 }
 
-/// A listing that the handler refused to make is withdrawn; a changed one is as it was.
-async fn listing_given_back(decided: &Decided, held: Vec<Put>) -> Result<Vec<Put>, StoreError> {
+/// A listing that the handler refused to make is withdrawn; a changed one has its former terms or price again, unless
+/// somebody else has changed them meanwhile. Terms and floor go together, or stay together.
+async fn listing_given_back(decided: &Decided, held: &Listing) -> Result<Vec<Put>, StoreError> {
+    let keys = vec![
+        Key::new(Kind::Listing, &*held.listing_id),
+        Key::new(Kind::PrivateTerms, &*held.listing_id),
+    ];
+    let docs: [Option<Doc>; 2] = decided
+        .store()
+        .load(keys)
+        .await?
+        .try_into()
+        .map_err(|_| StoreError("load answered another number of documents".into()))?;
+    let [Some(doc), private] = docs else {
+        return Ok(Vec::new());
+    };
+    let now: Listing = read(&doc)?;
     let facts = decided.facts();
-    let keys = held.iter().map(|put| put.key.clone()).collect();
-    let docs = decided.store().load(keys).await?;
-    let untouched = docs
-        .into_iter()
-        .zip(&held)
-        .filter_map(|(doc, held)| doc.filter(|doc| doc.body == held.body));
-    let mut puts = Vec::new();
-    for doc in untouched {
-        puts.extend(match doc.key.kind {
-            Kind::Listing => {
-                let before = match &facts.listing {
-                    Some(before) => before.clone(),
-                    None => Listing {
-                        state: ListingState::Withdrawn,
-                        ..read(&doc)?
-                    },
-                };
-                let due = match &before.state {
-                    ListingState::Reserved { until, .. } => Some(*until),
-                    _ => None,
-                };
-                Some(over(doc, due, &before))
-            }
-            _ => facts.private.as_ref().map(|before| Put {
-                body: before.to_stored().into(),
-                ..over(doc, None, &())
-            }),
+    let same_terms = now.terms == held.terms;
+    let before = match (decided.operation().op, &facts.listing) {
+        (Op::CreateListing, _) if same_terms => Listing {
+            state: ListingState::Withdrawn,
+            terms: None,
+            ..now
+        },
+        (Op::SetListingTerms, Some(before)) if same_terms => Listing {
+            terms: before.terms.clone(),
+            ..now
+        },
+        (Op::RepriceListing, Some(before)) if now.list_price == held.list_price => Listing {
+            list_price: before.list_price.clone(),
+            ..now
+        },
+        _ => return Ok(Vec::new()),
+    };
+    let due = match &before.state {
+        ListingState::Reserved { until, .. } => Some(*until),
+        _ => None,
+    };
+    let mut puts = vec![over(doc, due, &before)];
+    if let (Some(private), true) = (private, facts.draft.is_some()) {
+        let nothing = PrivateTerms::new(None, [0; 16]);
+        let before = facts.private.as_ref().unwrap_or(&nothing).to_stored();
+        puts.push(Put {
+            body: before.into(),
+            ..over(private, None, &())
         });
     }
     Ok(puts)

@@ -22,7 +22,7 @@ use self::introspection::Introspect;
 use super::{
     approve::Approved,
     arrive::{Arrived, refuse},
-    authenticate::Bearer,
+    authenticate::{Bearer, operators::Operators},
     body::Body,
     context::Clock,
     step::{Next, Step},
@@ -46,6 +46,8 @@ pub struct CheckGrant(Arc<Config>);
 pub(crate) struct Config {
     pub(crate) introspect: Arc<dyn Introspect>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Tells whose client a grant was given to.
+    pub(crate) operators: Operators,
     /// Tells the buyer of an offer from a stranger on accept and counter.
     pub(crate) store: Option<Arc<dyn Store>>,
     /// What is required where the layer is used without the table.
@@ -65,7 +67,8 @@ impl Step for CheckGrant {
         next: N,
     ) -> Result<Response<Body>, N::Error> {
         let row = request.extensions().get::<Arrived>().and_then(Arrived::row);
-        match self.0.check(request.extensions(), row).await {
+        let checked = self.0.check(request.extensions(), row).await;
+        match checked.and_then(|grant| self.0.given_to(request.extensions(), grant)) {
             Ok(grant) => {
                 if let Some(grant) = grant {
                     request.extensions_mut().insert(grant);
@@ -157,6 +160,27 @@ impl Config {
                 }
                 Ok(None)
             }
+        }
+    }
+
+    /// A grant names the client that it was given to; where that is registered to an operator, another's agent may not
+    /// use it, whoever's key it is bound to: the seller consented to that operator (binding 2, identity binding).
+    fn given_to(
+        &self,
+        extensions: &Extensions,
+        grant: Option<Grant>,
+    ) -> Result<Option<Grant>, Refusal> {
+        let client = grant.as_ref().and_then(|grant| grant.client_id.as_deref());
+        let operator = client.and_then(|id| self.operators.by_client(id));
+        let caller = extensions.get::<Caller>();
+        match (operator, caller) {
+            (Some(operator), Some(caller)) if operator.profile() != caller.operator => {
+                Err(Refusal::forbid(
+                    Reason::GrantInvalid,
+                    "the grant was given to a client of another operator than the one that this agent acts for",
+                ))
+            }
+            _ => Ok(grant),
         }
     }
 

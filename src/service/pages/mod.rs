@@ -55,6 +55,7 @@ use crate::{
         policy::Policy,
         record::Seal,
         refusal::{ProtocolError, Reason, Refusal},
+        term_set::Violation,
         terms::PrivateTerms,
     },
     store::{BoxFuture, CommitError, Doc, Key, Kind, Put, Store, StoreError, Unit},
@@ -298,6 +299,7 @@ impl Inner {
             answer["term_set"] = json!(set);
             answer["prefill"] = set.prefill(about.category.as_deref(), proposed);
             answer["list_price"] = json!(about.list_price);
+            answer["approval_request"]["display"]["list_price"] = json!(about.list_price);
         }
         Ok(ok(&answer))
     }
@@ -334,6 +336,14 @@ impl Inner {
             let set = self.policy.term_sets.get(&about.term_set);
             let set = set.ok_or_else(|| not_enforced(&about.term_set))?;
             let confirmed = set.confirm(terms, &about.list_price);
+            let confirmed = confirmed.and_then(|confirmed| {
+                let end = confirmed.public.available_until;
+                match end.is_some_and(|end| end <= self.clock.now()) {
+                    // Such a listing would be for sale to nobody.
+                    true => Err(vec![Violation::past("available_until")]),
+                    false => Ok(confirmed),
+                }
+            });
             let confirmed = confirmed.map_err(|violations| {
                 Refusal::forbid(
                     Reason::TermsInvalid,
@@ -351,6 +361,7 @@ impl Inner {
                 public: confirmed.public,
                 private,
                 commitment: commitment.clone(),
+                list_price: about.list_price.clone(),
             });
             let public_key = self.passkey_options(&approval, seller).await?;
             let unit = Unit {
