@@ -2070,6 +2070,27 @@ async fn pages_take_posts_from_themselves_only() {
     assert_eq!(site.store.commits(), commits);
 }
 
+/// Binding 2: the seller consented to one operator's agent; a key of another operator does not make the grant its own.
+#[tokio::test]
+async fn a_grant_to_one_operators_client_is_not_used_by_another_operators_agent() {
+    let site = Hosted::open(Backing::memory().await).await;
+    let jkt = Some(site.seller.kid());
+    let exp = NOW + 10_000;
+    for (client, refusal) in [
+        ("client-buyer", (401, "grant_invalid")),
+        ("client-of-nobody-here", (200, "")),
+        ("client-seller", (200, "")),
+    ] {
+        site.grants
+            .set("token-x", grant(SELLER, client, jkt, Tier::Auto, exp));
+        let path = format!("/offers?listing_id={LISTING}");
+        let mut request = common::with_token(common::get(&path), "token-x");
+        site.seller.signer.sign(&mut request).unwrap();
+        let answer = site.send(request).await;
+        assert_eq!((answer.status, answer.error()), refusal, "{client}");
+    }
+}
+
 // ---- What came to nothing leaves nothing behind ---------------------------------------------------------------------
 
 async fn terms_that_a_handler_refused_leave_no_floor_behind(backing: Backing) {
