@@ -854,7 +854,7 @@ fn redeemable(
 /// The floor, whatever the tier (V1). The refusal is the same whatever the distance.
 fn floor(row: &Operation, facts: &Facts) -> Result<(), Refusal> {
     // Without approved terms there is no floor and no budget (R17), whatever is still kept of terms that came to nothing.
-    if !facts.listing.as_ref().is_some_and(|l| l.terms.is_some()) {
+    if facts.listing.as_ref().is_none_or(|l| l.terms.is_none()) {
         return Ok(());
     }
     if row.floor != FloorRule::None && facts.private.is_none() {
