@@ -638,7 +638,7 @@ pub struct Violation {
 
 impl Violation {
     /// `term` is past already; its term set has no clock to say so.
-    pub(crate) fn past(term: &str) -> Self {
+    pub fn past(term: &str) -> Self {
         Self {
             term: term.to_owned(),
             rule: Rule::Future,
