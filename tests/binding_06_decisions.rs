@@ -13,6 +13,7 @@ use tower_rctp::protocol::{
     decision::{
         Decision, Facts, NewListing, NewOffer, NotADecision, OnTimeout, Requested, Verdict, decide,
     },
+    event::{Progress, Rules},
     grant::Grant,
     listing::{ConfirmedTerms, Listing, ListingState},
     money::{MAX_AMOUNT, Money},
@@ -2095,6 +2096,7 @@ fn acceptance() -> Acceptance {
     Acceptance {
         until: NOW.plus(HOUR),
         terms_commitment: None,
+        rules: Rules::default(),
         checkout: Some("e30.e30.AA".into()),
         deal_id: None,
     }
@@ -2129,6 +2131,8 @@ fn deal() -> Deal {
         seller: SELLER.into(),
         created_at: NOW.plus(-60),
         committed_to_ship_at: None,
+        rules: Rules::default(),
+        progress: Progress::default(),
     }
 }
 

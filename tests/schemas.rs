@@ -11,9 +11,10 @@ use serde_json::{Map, Value, json};
 use tower_rctp::{
     protocol::{
         approval::{Approval, ApprovalStatus, Asker, Outcome},
-        caller::{Agent, Caller, Mechanism},
+        caller::{Agent, Caller, Mechanism, Role},
         deal::{Checkout, Deal},
         decision::{Decision, NewListing, NewOffer, OnTimeout},
+        event::{DealEvent, EventName, Observation, Progress, RejectReason, Rules, Writer, record},
         grant::Introspection,
         listing::{ConfirmedTerms, Listing, ListingState},
         money::{MAX_AMOUNT, Money},
@@ -21,7 +22,7 @@ use tower_rctp::{
         operation::{Op, TABLE, TierRule, Verb},
         policy::{Policy, Tiers},
         profile,
-        record::{Entry, Event, FIRST_PREV_HASH, Seal, Subject, SubjectKind},
+        record::{self as chain, Entry, Event, FIRST_PREV_HASH, Seal, Subject, SubjectKind},
         refusal::{ProtocolError, Reason, Refusal},
         schema::{FILES, parse, validate},
         term_set::{Rule, TermName, TermSet, TermSets, Violation},
@@ -100,7 +101,13 @@ fn every_body_of_the_table_is_compiled_in_and_nothing_else_but_what_they_need() 
     let bodies = TABLE.iter().filter_map(|row| row.body);
     let wanted: BTreeSet<&str> = bodies
         .chain(PAGE_BODIES)
-        .chain(["common", "listing-terms", "term-set", "ucp-profile"])
+        .chain([
+            "common",
+            "deal-event",
+            "listing-terms",
+            "term-set",
+            "ucp-profile",
+        ])
         .collect();
     let compiled: BTreeSet<&str> = FILES.iter().map(|(name, _)| *name).collect();
     assert_eq!(compiled, wanted);
@@ -710,6 +717,16 @@ fn listings_offers_deals_and_approvals_are_shown_as_their_schemas_say() {
             ..deal()
         };
         fits("deal", &deal.view());
+        let mut moved = deal;
+        for event in [EventName::FundsHeld, EventName::Delivered] {
+            let writer = Writer {
+                roles: &[Role::FundsHolder, Role::Carrier],
+                ..Writer::default()
+            };
+            let event = deal_event(event);
+            moved.progress = record(&moved.progress, &moved.rules, &event, writer, NOW).unwrap();
+            fits("deal", &moved.view());
+        }
     }
     for approval in approvals() {
         fits("approval", &approval.view(NOW));
@@ -801,6 +818,37 @@ fn every_entry_of_the_record_fits_its_schema() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_event_on_a_deal_stands_only_in_the_entry_that_recorded_it() {
+    let key = SigningKey::generate().unwrap();
+    let caller = Caller::signed("https://agent.example/ucp", key.kid().clone());
+    let subject = Subject::new(SubjectKind::Deal, "deal_1");
+    let mut entry = Entry::new(subject, NOW, Op::PostDealEvent, Decision::Auto, &caller);
+    for event in EventName::NAMED.into_iter().chain([EventName::Extension(
+        "example.carrier:picked_up_sealed".into(),
+    )]) {
+        fits("deal-event", &json!(deal_event(event.clone())));
+        entry.deal_event = Some(chain::DealEvent {
+            event,
+            event_id: "evt_1".into(),
+            jws: "e30.e30.AA".into(),
+        });
+        fits("attestation-entry", &entry_of(&key, &entry));
+    }
+    let entry = entry_of(&key, &entry);
+    for (member, value) in [
+        ("operation", json!("create_deal")),
+        (
+            "decision",
+            json!({"decision": "forbid", "reason": "release_condition_unmet"}),
+        ),
+    ] {
+        let mut other = entry.clone();
+        other[member] = value;
+        assert!(!validator("attestation-entry").is_valid(&other), "{member}");
     }
 }
 
@@ -1052,6 +1100,18 @@ fn the_enumerations_of_the_schemas_are_those_of_the_types() {
     for mechanism in enumerated("mechanism") {
         let read: Mechanism = serde_json::from_value(json!(mechanism)).unwrap();
         assert_eq!(read.as_str(), mechanism);
+    }
+    let names = EventName::NAMED.map(|name| name.as_str().to_owned());
+    assert_eq!(
+        strings(&schema("common")["$defs"]["deal_event"]["anyOf"][0]["enum"]),
+        names
+    );
+    let observed = schema("term-set")["properties"]["required_observation"]["properties"].clone();
+    for event in observed.as_object().unwrap().keys() {
+        assert!(names.contains(event), "{event}");
+    }
+    for observation in enumerated("observation") {
+        serde_json::from_value::<Observation>(json!(observation)).unwrap();
     }
     for tier in enumerated("tier") {
         serde_json::from_value::<tower_rctp::protocol::policy::Tier>(json!(tier)).unwrap();
@@ -1388,6 +1448,7 @@ fn offers() -> Vec<Offer> {
         acceptance: Some(Acceptance {
             until: NOW.plus(60),
             terms_commitment: Some(hash()),
+            rules: Rules::default(),
             checkout: checkout.map(str::to_owned),
             deal_id: deal_id.map(str::to_owned),
         }),
@@ -1445,6 +1506,23 @@ fn deal() -> Deal {
         seller: "pw_1".into(),
         created_at: NOW,
         committed_to_ship_at: None,
+        rules: Rules::default(),
+        progress: Progress::default(),
+    }
+}
+
+fn deal_event(event: EventName) -> DealEvent {
+    DealEvent {
+        deal_id: "deal_1".into(),
+        event_id: format!("evt_{}", event.as_str().replace([':', '.'], "_")),
+        reason: (event == EventName::Rejected).then_some(RejectReason::NotReceived),
+        event,
+        occurred_at: NOW,
+        observation: Observation::FirstHand,
+        reported_by: None,
+        source_event_id: None,
+        evidence: vec![hash()],
+        city: Some("Zürich".into()),
     }
 }
 

@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{offer::DealTerms, time::Timestamp};
+use super::{
+    event::{Progress, Rules},
+    offer::DealTerms,
+    time::Timestamp,
+};
 use crate::wire::jwk::Thumbprint;
 
 /// The `typ` of a checkout.
@@ -64,6 +68,12 @@ pub struct Deal {
     /// When the seller committed to ship.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub committed_to_ship_at: Option<Timestamp>,
+    /// What its money depends on, as of the acceptance.
+    #[serde(default)]
+    pub rules: Rules,
+    /// What its events have come to.
+    #[serde(default)]
+    pub progress: Progress,
 }
 
 impl Deal {
@@ -84,6 +94,9 @@ impl Deal {
         }
         if let Some(at) = self.committed_to_ship_at {
             view["committed_to_ship_at"] = json!(at);
+        }
+        if let (Value::Object(view), Value::Object(progress)) = (&mut view, self.progress.view()) {
+            view.extend(progress);
         }
         view
     }

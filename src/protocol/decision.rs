@@ -13,6 +13,7 @@ use super::{
     approval::{Approval, Draft},
     caller::{Caller, Role},
     deal::{Checkout, Deal},
+    event::{self, SignedEvent, Writer},
     grant::Grant,
     listing::{Listing, ListingState},
     money::Money,
@@ -183,6 +184,10 @@ pub enum Requested {
     Checkout(Box<Checkout>),
     /// A checkout that does not verify.
     ForgedCheckout,
+    /// A deal event that carries the signature of the request's own key.
+    Event(Box<SignedEvent>),
+    /// A deal event that does not verify.
+    ForgedEvent,
 }
 
 /// `listing-create-request`. `proposed_terms` is dropped before anything is stored (binding 4.2).
@@ -290,7 +295,7 @@ fn checks(
     if row.floor != FloorRule::None {
         budget(acting, facts, policy, now)?;
     }
-    deal_terms(row, caller, facts, policy, now)?;
+    deal_terms(row, caller, grant, facts, policy, now)?;
     confirmed_terms(facts, policy)?;
     floor(row, facts)?;
     match tier {
@@ -694,10 +699,11 @@ pub(crate) fn exhausted(
     )
 }
 
-/// Currency, options, what is superseded, the checkout (R19, R20).
+/// Currency, options, what is superseded, the checkout, the event (R19, R20, R32).
 fn deal_terms(
     row: &Operation,
     caller: &Caller,
+    grant: Option<&Grant>,
     facts: &Facts,
     policy: &Policy,
     now: Timestamp,
@@ -732,6 +738,24 @@ fn deal_terms(
             "the checkout does not carry this gateway's signature",
         )),
         Requested::Checkout(checkout) => redeemable(checkout, caller, facts, now),
+        Requested::ForgedEvent => Err(Refusal::forbid(
+            Reason::SignatureInvalid,
+            "an event is a JWS of typ rctp-deal-event+jwt, signed by the key that signs the request",
+        )),
+        Requested::Event(signed) => {
+            let deal = facts.deal.as_ref().ok_or_else(Refusal::not_found)?;
+            let writer = writer(caller, grant, deal);
+            event::record(&deal.progress, &deal.rules, &signed.event, writer, now).map(drop)
+        }
+    }
+}
+
+/// In which capacities the caller may write events of the deal (binding 8.1).
+pub(crate) fn writer<'c>(caller: &'c Caller, grant: Option<&Grant>, deal: &Deal) -> Writer<'c> {
+    Writer {
+        buyer: caller.key.as_ref() == Some(&deal.buyer_jkt),
+        seller: grant.is_some_and(|g| g.sub == deal.seller),
+        roles: &caller.roles,
     }
 }
 

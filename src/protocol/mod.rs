@@ -7,6 +7,7 @@
 //! | [`profile`] | UCP profiles of operators and of the gateway | 1, 10 |
 //! | [`grant`] | the agent grant and its seven checks | 3.3 |
 //! | [`listing`], [`offer`], [`deal`], [`money`], [`terms`] | the objects of a sale and their transitions | 4, 5 |
+//! | [`event`] | deal events, and when money moves | 8.1, 10a |
 //! | [`term_set`] | which terms a listing carries, and what the seller's values must keep | 4.1, 4.2 |
 //! | [`policy`] | what a marketplace sets: tiers, budget, expiry | 3.1, 5.2, 6 |
 //! | [`decision`] | the check order | 6 |
@@ -19,6 +20,7 @@ pub mod approval;
 pub mod caller;
 pub mod deal;
 pub mod decision;
+pub mod event;
 pub mod grant;
 pub mod listing;
 pub mod money;

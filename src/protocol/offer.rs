@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     caller::Agent,
+    event::Rules,
     listing::{Listing, ListingState},
     money::Money,
     policy::{Limits, OfferExpiry},
@@ -115,6 +116,9 @@ pub struct Acceptance {
     /// offers (binding 5.3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms_commitment: Option<String>,
+    /// What the deal's money will depend on, of the same terms.
+    #[serde(default)]
+    pub rules: Rules,
     /// The checkout JWS; none for a buyer who does not sign (R23).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkout: Option<String>,
@@ -213,6 +217,7 @@ pub fn checkout_until(listing: &Listing, limits: &Limits, now: Timestamp) -> Tim
 pub fn accept(
     offer: &Offer,
     listing: &Listing,
+    rules: Rules,
     until: Timestamp,
     checkout: Option<String>,
 ) -> (Offer, Listing) {
@@ -221,6 +226,7 @@ pub fn accept(
         acceptance: Some(Acceptance {
             until,
             terms_commitment: listing.terms.as_ref().map(|t| t.commitment.clone()),
+            rules,
             checkout,
             deal_id: None,
         }),

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     caller::{Caller, Mechanism},
     decision::Decision,
+    event::EventName,
     operation::{Op, Verb},
     terms::{hash_of, named_hash},
     time::Timestamp,
@@ -21,6 +22,9 @@ use crate::wire::{
 
 /// The `typ` of the gateway's JWS over an entry.
 pub const ENTRY_TYP: &str = "rctp-entry+jwt";
+
+/// The `typ` of the gateway's JWS over a head.
+pub const HEAD_TYP: &str = "rctp-head+jwt";
 
 /// `prev_hash` of a chain's first entry.
 pub const FIRST_PREV_HASH: &str =
@@ -86,6 +90,17 @@ pub enum Event {
     ListingWithdrawn,
 }
 
+/// An event that was recorded (binding 8.1), with the writer's own JWS over it. The members are in the order of RFC 8785.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DealEvent {
+    /// What happened.
+    pub event: EventName,
+    /// Its id.
+    pub event_id: String,
+    /// The compact JWS.
+    pub jws: String,
+}
+
 /// An entry before it has a place in its chain (schema `attestation-entry`): a decision on an agent's call, or an
 /// [`Event`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +118,9 @@ pub struct Entry {
     /// What was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
+    /// The event that was recorded, with [`Op::PostDealEvent`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deal_event: Option<DealEvent>,
     /// What the marketplace did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
@@ -168,6 +186,7 @@ impl Entry {
             operation: None,
             action: None,
             decision: None,
+            deal_event: None,
             event: None,
             authenticated_by: None,
             agent_profile: None,
@@ -224,6 +243,8 @@ struct Published<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     client_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    deal_event: Option<&'a DealEvent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<&'a Decision>,
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<Event>,
@@ -254,6 +275,7 @@ impl Seal for SigningKey {
             approval_id: entry.approval_id.as_deref(),
             authenticated_by: entry.authenticated_by,
             client_id: entry.client_id.as_deref(),
+            deal_event: entry.deal_event.as_ref(),
             decision: entry.decision.as_ref(),
             event: entry.event,
             jws: None,
@@ -293,7 +315,7 @@ pub struct Broken {
 /// Verifies a whole chain, from its first entry: subject, sequence, `prev_hash`, and the gateway's signature over
 /// each entry. Returns the hash of the last entry.
 ///
-/// A cut tail cannot show in the entries themselves: compare the returned hash with a signed head (R31).
+/// A cut tail cannot show in the entries themselves: compare the returned hash with that of a signed head ([`verify_head`], R31).
 ///
 /// # Errors
 /// The first entry that does not fit.
@@ -341,6 +363,82 @@ pub fn verify_chain(entries: &[Value], keys: &Keys) -> Result<String, Broken> {
     Ok(prev_hash)
 }
 
+/// The last entry of a chain as of an answer, signed by the gateway: with it a cut tail shows (R31; schema `deal-events`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// The hash of the whole published last entry.
+    pub hash: String,
+    /// The gateway's JWS over the other members, detached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jws: Option<String>,
+    /// The last entry's place.
+    pub seq: u64,
+    /// The chain.
+    pub subject: Subject,
+}
+
+impl Head {
+    /// The signed head of the chain that ends with `last`.
+    ///
+    /// # Errors
+    /// When the key cannot sign.
+    pub fn of(last: &Sealed, key: &SigningKey) -> Result<Self, SealError> {
+        let mut head = Self {
+            hash: last.hash.clone(),
+            jws: None,
+            seq: last.seq,
+            subject: last.subject.clone(),
+        };
+        let failed = |e: &dyn fmt::Display| SealError(e.to_string());
+        let payload = jcs::canonical(&head).map_err(|e| failed(&e))?;
+        let jws = jws::sign_detached(HEAD_TYP, &payload, key).map_err(|e| failed(&e))?;
+        head.jws = Some(jws);
+        Ok(head)
+    }
+}
+
+/// Why a head is no head of this gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the head does not fit: {0}")]
+pub struct NoHead(pub &'static str);
+
+/// Verifies the gateway's signature over a head. A chain ends with it where its subject is the same, its last `seq` is
+/// the head's, and [`verify_chain`] returns the head's `hash`.
+///
+/// # Errors
+/// [`NoHead`].
+pub fn verify_head(head: &Value, keys: &Keys) -> Result<Head, NoHead> {
+    let Ok(Head {
+        jws: Some(jws),
+        hash,
+        seq,
+        subject,
+    }) = Head::deserialize(head)
+    else {
+        return Err(NoHead("it is not subject, seq, hash and jws"));
+    };
+    let unsigned = Head {
+        jws: None,
+        hash,
+        seq,
+        subject,
+    };
+    let parsed = jws::Compact::parse(&jws).map_err(|_| NoHead("its JWS is malformed"))?;
+    let key = parsed
+        .kid()
+        .and_then(|kid| keys.get(kid))
+        .ok_or(NoHead("its JWS names a key that is not the gateway's"))?;
+    let payload = jcs::canonical(&unsigned).map_err(|_| NoHead("it has no canonical form"))?;
+    parsed
+        .verify_detached(HEAD_TYP, &payload, key)
+        .map_err(|_| NoHead("its signature does not verify"))?;
+    Ok(Head {
+        jws: Some(jws),
+        ..unsigned
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,6 +480,11 @@ mod tests {
                 if full {
                     entry.approval_id = Some("apr_1".into());
                     entry.event = Some(Event::ListingWithdrawn);
+                    entry.deal_event = Some(DealEvent {
+                        event: EventName::Delivered,
+                        event_id: "evt_1".into(),
+                        jws: "e30.e30.AA".into(),
+                    });
                     entry.listing_id = Some("lst_1".into());
                     entry.offer_id = Some("off_1".into());
                     entry.terms_commitment = Some(FIRST_PREV_HASH.into());

@@ -31,6 +31,7 @@ files!(
     "common",
     "commit-to-ship-request",
     "deal-create-request",
+    "deal-event",
     "deal-event-post-request",
     "empty-request",
     "enrolment-completion",

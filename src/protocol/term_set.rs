@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
+    event::{EventName, Observation},
     money::Money,
     schema,
     terms::{Floor, PublicTerms},
@@ -126,6 +127,8 @@ pub struct TermSet {
     name: String,
     title: String,
     terms: Vec<Term>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    required_observation: BTreeMap<EventName, Observation>,
     category_defaults: BTreeMap<String, PublicTerms>,
 }
 
@@ -165,6 +168,11 @@ impl TermSet {
     /// Its terms, in the order of the form.
     pub fn terms(&self) -> impl Iterator<Item = TermName> {
         self.terms.iter().map(|term| term.name)
+    }
+
+    /// With which observation an event on a deal counts (binding 8.1).
+    pub fn required_observation(&self) -> &BTreeMap<EventName, Observation> {
+        &self.required_observation
     }
 
     /// Whether the definition can be enforced.

@@ -25,6 +25,7 @@ use crate::{
     protocol::{
         deal::{CHECKOUT_TYP, Checkout, Deal},
         decision::{Facts, NewOffer, Requested, exhausted},
+        event::{Progress, Rules},
         listing::{Listing, ListingState},
         offer::{self, Acceptance, By, Offer, OfferState},
         operation::Op,
@@ -374,7 +375,8 @@ async fn accept_offer(decided: &Decided, facts: &Facts) -> Answer {
         }
         crate::protocol::caller::Agent::Client(_) => None,
     };
-    let (accepted, reserved) = offer::accept(offer, listing, until, checkout);
+    let rules = Rules::of(listing, &decided.policy().term_sets);
+    let (accepted, reserved) = offer::accept(offer, listing, rules, until, checkout);
     let change = |unit: &mut Unit| {
         unit.put.push(put_offer(decided, &accepted));
         unit.put.push(put_listing(decided, &reserved));
@@ -425,6 +427,8 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         seller: offer.seller.clone(),
         created_at: decided.now(),
         committed_to_ship_at: None,
+        rules: acceptance.rules.clone(),
+        progress: Progress::default(),
     };
     let redeemed = Offer {
         acceptance: Some(Acceptance {

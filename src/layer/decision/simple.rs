@@ -24,6 +24,7 @@ use crate::{
     },
     protocol::{
         decision::{Decision, HEADER},
+        event::Rules,
         listing::{Listing, ListingState},
         offer::{self, Offer, OfferState},
         operation::Op,
@@ -57,9 +58,10 @@ impl Step for Simple {
         if !decided.operation().writes() {
             return next.run(request).await;
         }
-        if decided.operation().op == Op::CreateDeal {
+        if matches!(decided.operation().op, Op::CreateDeal | Op::PostDealEvent) {
             tracing::error!(
-                "create_deal has no simple mode; serve it with rctp.market(), or commit its unit"
+                operation = decided.operation().name,
+                "this operation has no simple mode; serve it with rctp.market(), or commit its unit"
             );
             return Ok(refuse(&Refusal::unavailable(
                 "the handler of this operation is not bound to its decision",
@@ -105,7 +107,8 @@ pub(crate) fn held(decided: &Decided) -> Vec<Put> {
     match decided.operation().op {
         Op::AcceptOffer => {
             let until = offer::checkout_until(listing, &decided.policy().limits, decided.now());
-            let (accepted, reserved) = offer::accept(offer, listing, until, None);
+            let rules = Rules::of(listing, &decided.policy().term_sets);
+            let (accepted, reserved) = offer::accept(offer, listing, rules, until, None);
             let (id, parent) = (&*accepted.offer_id, Some(&*accepted.listing_id));
             vec![
                 decided.put(Kind::Offer, id, parent, Some(until), &accepted),
