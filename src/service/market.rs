@@ -20,17 +20,17 @@ use crate::{
     layer::{
         arrive::{Arrived, refuse},
         body::Body,
-        decision::{Decided, NotServed, Page, json_response, of_listing},
+        decision::{Decided, NotServed, Page, Span, json_response, of_listing},
     },
     protocol::{
         deal::{CHECKOUT_TYP, Checkout, Deal},
-        decision::{Facts, NewOffer, Requested, exhausted},
-        event::{Progress, Rules},
+        decision::{Facts, NewOffer, Requested, exhausted, writer},
+        event::{self, Progress, Rules},
         listing::{Listing, ListingState},
         offer::{self, Acceptance, By, Offer, OfferState},
         operation::Op,
         question::{self, Question},
-        record::{Subject, SubjectKind},
+        record::{Head, Subject, SubjectKind},
         refusal::{Reason, Refusal},
     },
     store::{CommitError, Count, Kind, Put, Unit, WindowCheck},
@@ -118,11 +118,9 @@ async fn serve(decided: &Decided, arrived: &Arrived) -> Answer {
         Op::AcceptOffer => accept_offer(decided, facts).await,
         Op::DeclineOffer => decline_offer(decided, facts).await,
         Op::CreateDeal => create_deal(decided, facts).await,
-        Op::RespondApproval
-        | Op::PostDealEvent
-        | Op::GetDealEvents
-        | Op::SignContract
-        | Op::UpdateAccount => Err(Failure::NotServed),
+        Op::PostDealEvent => post_deal_event(decided, facts).await,
+        Op::GetDealEvents => get_deal_events(decided, facts, arrived).await,
+        Op::RespondApproval | Op::SignContract | Op::UpdateAccount => Err(Failure::NotServed),
     }
 }
 
@@ -269,6 +267,68 @@ async fn commit_to_ship(decided: &Decided, facts: &Facts) -> Answer {
     let put = decided.put(Kind::Deal, id, parent, None, &committed);
     let response = json_response(StatusCode::OK, &committed.view());
     Ok(decided.commit(|unit| unit.put.push(put), response).await?)
+}
+
+/// Binding 8.1: the deal as the event leaves it, on the condition that it is as it was read, and the event itself in the
+/// deal's chain.
+async fn post_deal_event(decided: &Decided, facts: &Facts) -> Answer {
+    let Requested::Event(signed) = &facts.requested else {
+        return Err(Failure::NotServed);
+    };
+    let (deal, event, now) = (there(&facts.deal)?, &signed.event, decided.now());
+    let writer = writer(decided.caller(), decided.grant(), deal);
+    let recorded = Deal {
+        progress: event::record(&deal.progress, &deal.rules, event, writer, now)?,
+        ..deal.clone()
+    };
+    let (id, parent) = (&*recorded.deal_id, Some(&*recorded.listing_id));
+    let put = decided.put(Kind::Deal, id, parent, None, &recorded);
+    let answer = json!({
+        "deal_id": event.deal_id,
+        "event_id": event.event_id,
+        "event": event.event,
+        "recorded_at": now,
+        "counts": deal.rules.count(event),
+    });
+    let change = |unit: &mut Unit| unit.put.push(put);
+    Ok(decided.commit(change, created(&answer)).await?)
+}
+
+/// A page of the deal's chain, and its signed head. The head is read first, so that it is never before what the page
+/// shows: what is recorded meanwhile is on the next page.
+async fn get_deal_events(decided: &Decided, facts: &Facts, arrived: &Arrived) -> Answer {
+    let deal_id = &there(&facts.deal)?.deal_id;
+    let Span { from, limit } = Span::of(arrived)?;
+    let subject = Subject::new(SubjectKind::Deal, &**deal_id);
+    let store = decided.store();
+    let head = store.head(subject.clone()).await.map_err(Refusal::from)?;
+    let after = head.as_ref().map_or(0, |head| head.seq + 1);
+    let limit = limit.min(usize::try_from(after.saturating_sub(from)).unwrap_or(limit));
+    let page = store
+        .chain(subject, from, limit)
+        .await
+        .map_err(Refusal::from)?;
+    let entries = page.iter().map(|sealed| {
+        serde_json::from_slice::<Value>(&sealed.published).map_err(|error| {
+            tracing::error!(%error, "a stored entry is not readable");
+            Refusal::unavailable("a stored entry is not readable")
+        })
+    });
+    let mut answer = json!({
+        "deal_id": deal_id,
+        "entries": entries.collect::<Result<Vec<_>, _>>()?,
+    });
+    if let Some(next) = page.last().map(|last| last.seq + 1).filter(|n| *n < after) {
+        answer["next"] = json!(next);
+    }
+    if let Some(head) = &head {
+        let signed = Head::of(head, decided.key()).map_err(|error| {
+            tracing::error!(%error, "the head of a chain could not be signed");
+            Refusal::unavailable("the head of the record could not be signed")
+        })?;
+        answer["head"] = json!(signed);
+    }
+    Ok(json_response(StatusCode::OK, &answer).map(Body::from))
 }
 
 async fn create_offer(decided: &Decided, facts: &Facts) -> Answer {

@@ -123,6 +123,12 @@ impl Store for MemoryStore {
         })
     }
 
+    fn head(&self, subject: Subject) -> BoxFuture<'_, Result<Option<Sealed>, StoreError>> {
+        Box::pin(async move {
+            self.locked(|state| state.chains.get(&subject).and_then(|c| c.last().cloned()))
+        })
+    }
+
     fn commit(
         &self,
         unit: Unit,

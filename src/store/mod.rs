@@ -318,6 +318,25 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Sealed>, StoreError>>;
 
+    /// The last entry of a chain; `None` where it has none.
+    ///
+    /// As provided it reads the whole chain; a store that finds the end by itself does better.
+    fn head(&self, subject: Subject) -> BoxFuture<'_, Result<Option<Sealed>, StoreError>> {
+        const PAGE: usize = 500;
+        Box::pin(async move {
+            let mut last: Option<Sealed> = None;
+            loop {
+                let from = last.as_ref().map_or(0, |last| last.seq + 1);
+                let page = self.chain(subject.clone(), from, PAGE).await?;
+                let end = page.len() < PAGE;
+                last = page.into_iter().next_back().or(last);
+                if end {
+                    return Ok(last);
+                }
+            }
+        })
+    }
+
     /// Commits a unit. Entries are sealed inside the transaction, so that each gets its own place.
     ///
     /// Every condition is about the state before the unit. The claim is looked at first: where another request has

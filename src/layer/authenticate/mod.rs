@@ -52,7 +52,10 @@ use crate::{
         time::Timestamp,
     },
     store::BoxFuture,
-    wire::signature::{Authority, Component, Coverage, Message, Policy, Presented, SignatureError},
+    wire::{
+        jwk::PublicKey,
+        signature::{Authority, Component, Coverage, Message, Policy, Presented, SignatureError},
+    },
 };
 
 /// The label of the one signature that is looked at (binding 2.1).
@@ -195,6 +198,18 @@ pub(crate) struct Bearer {
     pub(crate) introspection: Option<Introspection>,
 }
 
+/// The key that signed the request, in its extensions beside the [`Caller`]: what the request carries may have to be signed
+/// by the same one (binding 8.1).
+#[derive(Clone)]
+pub(crate) struct SignedBy(pub(crate) PublicKey);
+
+/// What the request proves.
+struct Proven {
+    caller: Caller,
+    key: Option<PublicKey>,
+    bearer: Option<Bearer>,
+}
+
 /// The step. Made by [`Rctp`](crate::Rctp), or by
 /// [`authenticate_alone`](crate::RctpBuilder::authenticate_alone).
 #[derive(Clone)]
@@ -237,8 +252,15 @@ impl Step for Authenticate {
         }
         let (mut parts, body) = request.into_parts();
         let mut response = match self.0.authenticate(&parts, &arrived).await {
-            Ok((caller, bearer)) => {
+            Ok(Proven {
+                caller,
+                key,
+                bearer,
+            }) => {
                 parts.extensions.insert(caller);
+                if let Some(key) = key {
+                    parts.extensions.insert(SignedBy(key));
+                }
                 if let Some(bearer) = bearer {
                     parts.extensions.insert(bearer);
                 }
@@ -283,11 +305,7 @@ impl From<Refusal> for Refused {
 }
 
 impl Config {
-    async fn authenticate(
-        &self,
-        parts: &Parts,
-        arrived: &Arrived,
-    ) -> Result<(Caller, Option<Bearer>), Refused> {
+    async fn authenticate(&self, parts: &Parts, arrived: &Arrived) -> Result<Proven, Refused> {
         let now = self.clock.now();
         let headers = &parts.headers;
         // R1: a signature header commits.
@@ -295,12 +313,16 @@ impl Config {
             if !self.mechanisms.http_signature {
                 return Err(self.no_mechanism(arrived).into());
             }
-            let caller = self.signed(parts, arrived, now).await?;
+            let (caller, key) = self.signed(parts, arrived, now).await?;
             let bearer = bearer(headers).map(|token| Bearer {
                 token,
                 introspection: None,
             });
-            return Ok((caller, bearer));
+            return Ok(Proven {
+                caller,
+                key: Some(key),
+                bearer,
+            });
         }
         if self.mechanisms.oauth
             && headers.contains_key(header::AUTHORIZATION)
@@ -333,7 +355,7 @@ impl Config {
         parts: &Parts,
         arrived: &Arrived,
         now: Timestamp,
-    ) -> Result<Caller, Refusal> {
+    ) -> Result<(Caller, PublicKey), Refusal> {
         let headers = &parts.headers;
         // 1. The three headers are there.
         let presented = Presented::read(headers, LABEL).map_err(invalid)?;
@@ -384,7 +406,7 @@ impl Config {
         let mut caller = Caller::signed(url, covered.keyid().clone());
         caller.roles = operator.roles().to_vec();
         caller.duties = Some(profile.duties.clone());
-        Ok(caller)
+        Ok((caller, key.clone()))
     }
 
     /// The authority that the client meant, if it is one of ours (R8).
@@ -429,7 +451,7 @@ impl Config {
         arrived: &Arrived,
         introspect: &dyn Introspect,
         now: Timestamp,
-    ) -> Result<(Caller, Option<Bearer>), Refused> {
+    ) -> Result<Proven, Refused> {
         let token = bearer(headers).ok_or_else(|| {
             unauthenticated(
                 arrived.row(),
@@ -472,7 +494,11 @@ impl Config {
             token,
             introspection: Some(introspection),
         };
-        Ok((caller, Some(bearer)))
+        Ok(Proven {
+            caller,
+            key: None,
+            bearer: Some(bearer),
+        })
     }
 
     /// An API key or a certificate, and the seller's grant beside it. Nothing binds such a token to the request, so its
@@ -483,12 +509,16 @@ impl Config {
         headers: &HeaderMap,
         registration: Registration,
         now: Timestamp,
-    ) -> Result<(Caller, Option<Bearer>), Refused> {
+    ) -> Result<Proven, Refused> {
         let caller = self
             .registered(mechanism, headers, registration, now)
             .await?;
         let Some((token, introspect)) = bearer(headers).zip(self.introspect.as_ref()) else {
-            return Ok((caller, None));
+            return Ok(Proven {
+                caller,
+                key: None,
+                bearer: None,
+            });
         };
         let introspection = introspect.introspect(&token).await.map_err(unavailable)?;
         let client = introspection.client_id.as_deref();
@@ -505,7 +535,11 @@ impl Config {
             token,
             introspection: Some(introspection),
         };
-        Ok((caller, Some(bearer)))
+        Ok(Proven {
+            caller,
+            key: None,
+            bearer: Some(bearer),
+        })
     }
 
     /// The caller behind a registered credential; its profile must be onboarded, usable, and the one that UCP-Agent

@@ -372,6 +372,7 @@ impl Decided {
             response.headers_mut().insert(HEADER, decision.to_header());
             unit.entries = vec![Entry {
                 decision: Some(decision),
+                deal_event: None,
                 ..self.0.entry.clone()
             }];
         }

@@ -15,6 +15,7 @@ use crate::{
         caller::Caller,
         deal::{CHECKOUT_TYP, Checkout, Deal},
         decision::{Facts, NewListing, NewOffer, Requested},
+        event::{DealEvent, EVENT_TYP, SignedEvent},
         grant::Grant,
         listing::Listing,
         money::Money,
@@ -53,6 +54,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) policy: &'a Policy,
     /// The gateway's keys, for checkouts.
     pub(crate) keys: &'a [PublicKey],
+    /// The key that signed the request, for deal events.
+    pub(crate) signed_by: Option<&'a PublicKey>,
     pub(crate) now: Timestamp,
     pub(crate) approved: Option<&'a Approved>,
 }
@@ -120,6 +123,20 @@ impl Reader<'_> {
                 Some(checkout) => Requested::Checkout(Box::new(checkout)),
                 None => Requested::ForgedCheckout,
             },
+            Op::PostDealEvent => match self.event() {
+                None => Requested::ForgedEvent,
+                Some((jws, payload)) => {
+                    let event = DealEvent::read(&payload).map_err(|error| {
+                        Refusal::invalid(format!("the event's payload: {error}"))
+                    })?;
+                    if self.arrived.id() != Some(&*event.deal_id) {
+                        return Err(Refusal::invalid(
+                            "deal_id of the event is not that of the path",
+                        ));
+                    }
+                    Requested::Event(Box::new(SignedEvent { event, jws }))
+                }
+            },
             _ => Requested::Nothing,
         })
     }
@@ -132,6 +149,14 @@ impl Reader<'_> {
         let key = self.keys.iter().find(|key| key.kid().as_str() == kid)?;
         let payload = parsed.verify(CHECKOUT_TYP, key).ok()?;
         serde_json::from_slice(payload).ok()
+    }
+
+    /// The event in the body and its payload, if it carries the signature of the key that signed the request.
+    fn event(&self) -> Option<(String, Vec<u8>)> {
+        let token = self.body.get("event")?.as_str()?;
+        let parsed = jws::Compact::parse(token).ok()?;
+        let payload = parsed.verify(EVENT_TYP, self.signed_by?).ok()?;
+        Some((token.to_owned(), payload.to_vec()))
     }
 
     async fn subject(&self, loaded: &mut Loaded) -> Result<(), Refusal> {
@@ -375,9 +400,6 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    const DEFAULT_LIMIT: usize = 50;
-    const MAX_LIMIT: usize = 100;
-
     /// The page of the offers on a listing, which the query names as `listing_id`.
     pub(crate) fn of_listing(arrived: &Arrived) -> Result<(String, Self), Refusal> {
         let (listing_id, page) = Self::read(arrived, true)?;
@@ -393,24 +415,21 @@ impl Page {
     }
 
     fn read(arrived: &Arrived, names_listing: bool) -> Result<(Option<String>, Self), Refusal> {
-        let (mut listing_id, mut after, mut limit) = (None, None, None);
-        let query = arrived.uri().query().unwrap_or_default();
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            let place = match &*name {
-                "listing_id" if names_listing => &mut listing_id,
-                "after" => &mut after,
-                "limit" => &mut limit,
-                _ => {
-                    return Err(Refusal::invalid(match names_listing {
-                        true => "the query takes listing_id, after and limit",
-                        false => "the query takes after and limit",
-                    }));
-                }
-            };
-            if place.replace(value.into_owned()).is_some() {
-                return Err(Refusal::invalid("a parameter occurs twice in the query"));
+        let (listing_id, after, limit) = match names_listing {
+            true => {
+                let [listing_id, after, limit] = query(
+                    arrived,
+                    ["listing_id", "after", "limit"],
+                    "the query takes listing_id, after and limit",
+                )?;
+                (listing_id, after, limit)
             }
-        }
+            false => {
+                let names = ["after", "limit"];
+                let [after, limit] = query(arrived, names, "the query takes after and limit")?;
+                (None, after, limit)
+            }
+        };
         if ![&listing_id, &after]
             .into_iter()
             .flatten()
@@ -420,15 +439,65 @@ impl Page {
                 "listing_id and after in the query must be ids",
             ));
         }
-        let limit = limit.map_or(Some(Self::DEFAULT_LIMIT), |limit| limit.parse().ok());
-        let limit = limit
-            .filter(|limit| (1..=Self::MAX_LIMIT).contains(limit))
-            .ok_or_else(|| {
-                let most = Self::MAX_LIMIT;
-                Refusal::invalid(format!("limit in the query must be 1 to {most}"))
-            })?;
+        let limit = page_limit(limit)?;
         Ok((listing_id, Self { after, limit }))
     }
+}
+
+/// Which part of a chain is read: `?from=…&limit=…`, in any order.
+pub(crate) struct Span {
+    /// The first entry's place.
+    pub(crate) from: u64,
+    pub(crate) limit: usize,
+}
+
+impl Span {
+    pub(crate) fn of(arrived: &Arrived) -> Result<Self, Refusal> {
+        let names = ["from", "limit"];
+        let [from, limit] = query(arrived, names, "the query takes from and limit")?;
+        let from = match from {
+            None => 0,
+            Some(from) => digits(&from)
+                .ok_or_else(|| Refusal::invalid("from in the query must be an entry's seq"))?,
+        };
+        Ok(Self {
+            from,
+            limit: page_limit(limit)?,
+        })
+    }
+}
+
+/// The parameters of the query, by name; each at most once, and no other.
+fn query<const N: usize>(
+    arrived: &Arrived,
+    names: [&str; N],
+    takes: &'static str,
+) -> Result<[Option<String>; N], Refusal> {
+    let mut values = [const { None }; N];
+    let query = arrived.uri().query().unwrap_or_default();
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let place = names.iter().position(|known| *known == name);
+        let place = place.ok_or_else(|| Refusal::invalid(takes))?;
+        if values[place].replace(value.into_owned()).is_some() {
+            return Err(Refusal::invalid("a parameter occurs twice in the query"));
+        }
+    }
+    Ok(values)
+}
+
+fn page_limit(limit: Option<String>) -> Result<usize, Refusal> {
+    const DEFAULT: usize = 50;
+    const MOST: usize = 100;
+    let limit = limit.map_or(Some(DEFAULT), |limit| limit.parse().ok());
+    limit
+        .filter(|limit| (1..=MOST).contains(limit))
+        .ok_or_else(|| Refusal::invalid(format!("limit in the query must be 1 to {MOST}")))
+}
+
+/// A number in decimal digits alone, small enough for every JSON reader.
+fn digits(text: &str) -> Option<u64> {
+    let plain = text.len() <= 15 && text.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| text.parse().ok()).flatten()
 }
 
 fn read<T: DeserializeOwned>(doc: Option<Doc>) -> Result<Option<T>, Refusal> {

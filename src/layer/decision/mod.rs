@@ -26,11 +26,14 @@ use self::{
     decided::{End, Inner, Resumed, no_randomness, reopened},
     facts::{Loaded, Reader, belongs, subject},
 };
-pub(crate) use self::{effect::of_listing, facts::Page};
+pub(crate) use self::{
+    effect::of_listing,
+    facts::{Page, Span},
+};
 use super::{
     approve::Approved,
     arrive::{Arrived, refuse},
-    authenticate::Bearer,
+    authenticate::{Bearer, SignedBy},
     body::{Body, CollectError},
     context::{Clock, Ids},
     idempotency::{Held, MAX_STORED, Settled, key_taken, stored},
@@ -48,7 +51,7 @@ use crate::{
         offer::{Offer, OfferState},
         operation::{Op, Operation},
         policy::Policy,
-        record::{Entry, Seal, Subject, SubjectKind},
+        record::{DealEvent, Entry, Seal, Subject, SubjectKind},
         refusal::{ProtocolError, Reason, Refusal},
         time::Timestamp,
     },
@@ -138,6 +141,8 @@ struct Asked {
     grant: Option<Grant>,
     held: Option<Held>,
     bearer: Option<Bearer>,
+    /// The key that signed the request.
+    key: Option<PublicKey>,
     approved: Option<Approved>,
 }
 
@@ -167,6 +172,7 @@ impl Asked {
             grant: extensions.get::<Grant>().cloned(),
             held,
             bearer: extensions.get::<Bearer>().cloned(),
+            key: extensions.get::<SignedBy>().map(|by| by.0.clone()),
             approved,
         })
     }
@@ -203,6 +209,7 @@ impl Config {
             grant: asked.grant.as_ref(),
             policy: &self.policy,
             keys: &self.keys,
+            signed_by: asked.key.as_ref(),
             now,
             approved: asked.approved.as_ref(),
         };
@@ -237,6 +244,13 @@ impl Config {
         let mut entry = self.entry(asked, &loaded.facts, place, Decision::Auto, now);
         if new_listing.is_some() {
             entry.listing_id.clone_from(&new_listing);
+        }
+        if let Requested::Event(signed) = &loaded.facts.requested {
+            entry.deal_event = Some(DealEvent {
+                event: signed.event.event.clone(),
+                event_id: signed.event.event_id.clone(),
+                jws: signed.jws.clone(),
+            });
         }
         if let Some(draft) = &loaded.facts.draft {
             entry.terms_commitment = Some(draft.commitment.clone());

@@ -221,6 +221,16 @@ impl Store for SqliteStore {
             .read(move |db| rows::chain(db, &subject, from, limit))
     }
 
+    fn head(&self, subject: Subject) -> BoxFuture<'_, Result<Option<Sealed>, StoreError>> {
+        self.workers.read(move |db| {
+            let (next, _) = unit::next_place(db, &subject.to_string())?;
+            match next.checked_sub(1) {
+                Some(last) => Ok(rows::chain(db, &subject, last, 1)?.pop()),
+                None => Ok(None),
+            }
+        })
+    }
+
     fn commit(
         &self,
         unit: Unit,
