@@ -1114,42 +1114,6 @@ async fn unknown_routes_are_404_to_those_who_are_known() {
     }
 }
 
-#[tokio::test]
-async fn what_is_not_served_is_404_after_the_decision_and_unrecorded() {
-    let market = Market::on(Backing::memory().await).await;
-    let won = market.open_offer(FLOOR + 1).await;
-    let checkout = json!({"checkout": market.accept(&won).await.get("checkout")});
-    let deal = market.buyer_post("/deals", &checkout).await.get("deal_id");
-    let entries = market.chain(SubjectKind::Deal, &deal).await.len();
-    let commits = market.store.commits();
-    let event = json!({"event": "e30.e30.AA"});
-    let events = format!("/deals/{deal}/events");
-    let key = fresh_key();
-    for _ in 0..2 {
-        let answer = market
-            .post(&market.buyer, None, &events, &event, &key)
-            .await;
-        assert_eq!(answer.refusal(), (404, "not_found"));
-        assert_eq!(answer.decision(), "");
-        assert!(answer.get("message").contains("does not serve"));
-    }
-    let chain = market.chain(SubjectKind::Deal, &deal).await;
-    assert_eq!(chain.len(), entries);
-    assert_eq!(
-        market.store.commits(),
-        commits + 1,
-        "only the answer was stored"
-    );
-    // Refused, it is refused: the decision comes first.
-    let unsigned = market.oauth_post(SELLER_UNBOUND, &events, &event).await;
-    assert_eq!(unsigned.refusal(), (401, "signature_invalid"));
-    let stranger = market
-        .post(&market.other, None, &events, &event, &fresh_key())
-        .await;
-    assert_eq!(stranger.refusal(), (404, "not_found"));
-    assert!(!stranger.get("message").contains("does not serve"));
-}
-
 // ---- The floor ------------------------------------------------------------------------------------------------------
 
 #[tokio::test]

@@ -9,7 +9,7 @@
 //! A listing that is made, or gets other terms or another price, is so in the store before the handler runs. A 4xx of the
 //! handler gives the listing, the offer and the reservation back; answered as a [`Refusal`] with a reason, it enters the
 //! record. Redeeming a checkout has no simple mode: it is single use because the deal lands with it, so that
-//! `create_deal` is the market's, or commits a unit itself.
+//! `create_deal` and `post_deal_event` are the market's, or commit a unit themselves.
 
 use http::{Request, Response};
 
@@ -60,8 +60,8 @@ impl Step for Simple {
         }
         if matches!(decided.operation().op, Op::CreateDeal | Op::PostDealEvent) {
             tracing::error!(
-                operation = decided.operation().name,
-                "this operation has no simple mode; serve it with rctp.market(), or commit its unit"
+                "{} has no simple mode; serve it with rctp.market(), or commit its unit",
+                decided.operation().name,
             );
             return Ok(refuse(&Refusal::unavailable(
                 "the handler of this operation is not bound to its decision",
