@@ -16,7 +16,7 @@ use http::Request;
 use market::{Backing, Market, fits, fresh_key, on_every_store, operators, signed};
 use serde_json::{Value, json};
 use tower_rctp::{
-    client::Signer,
+    client::{Signer, WriterSignature, verify_record},
     layer::authenticate::operators::Operator,
     protocol::{
         caller::Role,
@@ -25,7 +25,7 @@ use tower_rctp::{
         grant::GrantStatus,
         listing::Listing,
         policy::Tier,
-        record::{SubjectKind, verify_chain, verify_head},
+        record::{Entry, FIRST_PREV_HASH, Seal, SubjectKind, verify_chain, verify_head},
         schema::validate,
         term_set::{TermSet, TermSets},
         terms::PublicTerms,
@@ -1649,4 +1649,131 @@ async fn a_deal_of_before_has_the_default_rules() {
         json!(Timestamp::from_secs(NOW + 50 * DAY))
     );
     assert_eq!(view["deal_terms"]["price"]["currency"], CURRENCY);
+}
+
+// ---- Anybody verifies it --------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_record_is_verified_with_the_keys_of_the_gateway_and_of_the_writers() {
+    let world = World::on(Backing::memory().await).await;
+    let deal = world.deal().await;
+    world
+        .happens(&world.holder, &world.payload(&deal, "funds_held"))
+        .await;
+    world
+        .happens(&world.carrier, &world.payload(&deal, "shipped"))
+        .await;
+    world
+        .is_unmet(&world.holder, &world.payload(&deal, "released"))
+        .await;
+    let answer = world.read(&world.market.buyer, &deal, "").await.body;
+    let entries = answer["entries"].as_array().unwrap();
+    let heads = [answer["head"].clone()];
+    let set = |agents: &[&Agent]| {
+        let jwks: Vec<Value> = agents.iter().map(|a| a.signer.key().public_jwk()).collect();
+        Keys::parse(&json!(jwks), default_provider()).unwrap()
+    };
+    let (keys, writers) = (world.keys(), set(&[&world.holder, &world.carrier]));
+    let verified = |entries: &[Value], heads: &[Value], writers: &Keys| {
+        verify_record(entries, heads, &keys, writers).map_err(|e| e.to_string())
+    };
+    let told = verified(entries, &heads, &writers).unwrap();
+    let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
+    assert!(lines[0].contains("create_deal: auto"), "{lines:?}");
+    assert!(
+        lines[1].contains("post_deal_event: auto: funds_held evt_"),
+        "{lines:?}"
+    );
+    assert!(lines[2].contains("signed by its writer"), "{lines:?}");
+    assert!(
+        lines[3].contains("post_deal_event: forbid (release_condition_unmet)"),
+        "{lines:?}"
+    );
+    let holders_alone = verified(entries, &heads, &set(&[&world.holder])).unwrap();
+    let signed = |n: usize| holders_alone[n].event.as_ref().unwrap().1;
+    assert_eq!(
+        (signed(1), signed(2)),
+        (WriterSignature::Verified, WriterSignature::KeyUnknown)
+    );
+
+    // A cut tail fits by itself, and not its head.
+    let short = &entries[..3];
+    assert!(verified(short, &[], &writers).is_ok());
+    assert!(
+        verified(short, &heads, &writers)
+            .unwrap_err()
+            .contains("tail is cut")
+    );
+    let other = world.deal().await;
+    let other = world.read(&world.market.buyer, &other, "").await.body["head"].clone();
+    assert!(
+        verified(entries, &[other], &writers)
+            .unwrap_err()
+            .contains("another chain")
+    );
+    // A gateway that makes up events is found out by whoever has the writers' keys.
+    let forge = |change: &dyn Fn(&mut Entry)| {
+        let mut prev = FIRST_PREV_HASH.to_owned();
+        let mut chain = Vec::new();
+        for (n, entry) in entries.iter().enumerate() {
+            let mut members = entry.clone();
+            for member in ["seq", "prev_hash", "jws"] {
+                members.as_object_mut().unwrap().remove(member);
+            }
+            let mut entry: Entry = serde_json::from_value(members).unwrap();
+            if n == 2 {
+                change(&mut entry);
+            }
+            let sealed = world
+                .market
+                .gateway_key
+                .seal(&entry, n as u64, &prev)
+                .unwrap();
+            prev = sealed.hash;
+            chain.push(serde_json::from_slice::<Value>(&sealed.published).unwrap());
+        }
+        verified(&chain, &[], &writers)
+    };
+    assert!(forge(&|_| {}).is_ok());
+    let mine = |payload: Value| {
+        let bytes = payload.to_string().into_bytes();
+        jws::sign(EVENT_TYP, &bytes, &world.market.gateway_key).unwrap()
+    };
+    let delivered = || world.payload(&deal, "delivered");
+    let first = entries[1]["deal_event"]["jws"].as_str().unwrap().to_owned();
+    let kid = world.carrier.kid().to_owned();
+    type Change<'c> = Box<dyn Fn(&mut Entry) + 'c>;
+    let cases: [(&str, Change<'_>); 5] = [
+        (
+            "another name",
+            Box::new(|e| e.deal_event.as_mut().unwrap().event = "delivered".parse().unwrap()),
+        ),
+        (
+            "another id",
+            Box::new(|e| e.deal_event.as_mut().unwrap().event_id = "evt_1".into()),
+        ),
+        (
+            "the gateway's own",
+            Box::new(|e| e.deal_event.as_mut().unwrap().jws = mine(delivered())),
+        ),
+        (
+            "another's",
+            Box::new(|e| e.deal_event.as_mut().unwrap().jws = first.clone()),
+        ),
+        (
+            "no kid, and nobody's signature",
+            Box::new(|e| {
+                let event = e.deal_event.as_mut().unwrap();
+                let head = json!({"alg": "ES256", "typ": EVENT_TYP, "kid": kid}).to_string();
+                let rest = event.jws.split_once('.').unwrap().1.to_owned();
+                let rest = rest.split_once('.').unwrap().0.to_owned();
+                let encode = |bytes: &[u8]| tower_rctp::wire::base64url(bytes);
+                event.jws = format!("{}.{rest}.{}", encode(head.as_bytes()), encode(&[9; 64]));
+            }),
+        ),
+    ];
+    for (what, change) in &cases {
+        let error = forge(change.as_ref()).unwrap_err();
+        assert!(error.starts_with("entry 2 does not fit"), "{what}: {error}");
+    }
 }

@@ -8,8 +8,8 @@
 //!
 //! A listing that is made, or gets other terms or another price, is so in the store before the handler runs. A 4xx of the
 //! handler gives the listing, the offer and the reservation back; answered as a [`Refusal`] with a reason, it enters the
-//! record. Redeeming a checkout has no simple mode: it is single use because the deal lands with it, so that
-//! `create_deal` and `post_deal_event` are the market's, or commit a unit themselves.
+//! record. Redeeming a checkout and writing a deal event have no simple mode: they happen once because the deal lands
+//! with them, so that `create_deal` and `post_deal_event` are the market's, or commit a unit themselves.
 
 use http::{Request, Response};
 
