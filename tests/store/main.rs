@@ -648,6 +648,10 @@ async fn a_chain_is_read_from_a_number_on(store: Shared) {
         let read = store.chain(subject(), from, limit).await;
         assert_eq!(read.as_deref(), Ok(expected), "from {from}");
     }
+    let end = store.head(subject()).await;
+    assert_eq!(end.as_ref().map(Option::as_ref), Ok(sealed.last()));
+    let other = Subject::new(SubjectKind::Negotiation, "another");
+    assert_eq!(store.head(other).await, Ok(None));
 }
 
 async fn an_entry_that_cannot_be_signed_refuses_the_unit(store: Shared) {
