@@ -1,11 +1,19 @@
-//! The play: a passkey, a grant, a listing with the seller's terms, refusals, approvals, a deal, attacks, and the record.
+//! The play: a passkey, a grant, a listing with the seller's terms, refusals, approvals, a deal, attacks, delivery and
+//! payment, and the record.
+
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::Request;
 use serde_json::{Value, json};
 use tower_rctp::{
-    protocol::record::verify_chain,
-    wire::{crypto::default_provider, jwk::Keys},
+    client::{WriterSignature, verify_record},
+    protocol::{event::EVENT_TYP, record::verify_chain, time::Timestamp},
+    wire::{
+        crypto::default_provider,
+        jwk::{Keys, SigningKey},
+        jws,
+    },
 };
 
 use super::{
@@ -36,6 +44,7 @@ pub async fn play(world: DevWorld) -> Result<(), Failure> {
     sale.the_seller_says_no(&listing_id).await?;
     let offer = sale.a_price_is_agreed(&listing_id, grant).await?;
     let deal_id = sale.the_deal_is_made_once(&offer).await?;
+    sale.goods_and_money_change_hands(&deal_id).await?;
     sale.the_seller_takes_the_grant_back(&offer).await?;
     let negotiation_id = offer.text("/negotiation_id")?;
     // After each `ask`, what came of it.
@@ -46,7 +55,7 @@ pub async fn play(world: DevWorld) -> Result<(), Failure> {
             &negotiation_id,
             "forbid auto ask auto auto auto forbid forbid",
         ),
-        ("deal", &deal_id, "auto"),
+        ("deal", &deal_id, "auto auto auto auto forbid auto auto"),
     ];
     let entries = sale.the_record_tells_it_all(told).await?;
     let steps = sale.steps;
@@ -288,6 +297,86 @@ impl Sale {
         deal.text("/deal_id")
     }
 
+    /// The holder of funds pays out once the buyer has accepted, and everybody can verify who said what.
+    async fn goods_and_money_change_hands(&mut self, deal_id: &str) -> Result<(), Failure> {
+        let agents = self.world.agents.clone();
+        let agent = |who, of| Agent::with_key(who, &self.world.url, &self.http, of);
+        let holder = agent("holder", &agents.funds_holder)?;
+        let carrier = agent("carrier", &agents.carrier)?;
+        let buyer = agent("buyer", &agents.buyer)?;
+        let early = "forbid;reason=release_condition_unmet";
+        for (who, of, event, what, status, says) in [
+            (
+                &holder,
+                &agents.funds_holder,
+                "funds_held",
+                "holds the money",
+                201,
+                "auto",
+            ),
+            (
+                &carrier,
+                &agents.carrier,
+                "shipped",
+                "takes the bicycle",
+                201,
+                "auto",
+            ),
+            (
+                &carrier,
+                &agents.carrier,
+                "delivered",
+                "delivers it",
+                201,
+                "auto",
+            ),
+            (
+                &holder,
+                &agents.funds_holder,
+                "released",
+                "pays out too early",
+                409,
+                early,
+            ),
+            (&buyer, &agents.buyer, "accepted", "accepts it", 201, "auto"),
+            (
+                &holder,
+                &agents.funds_holder,
+                "released",
+                "pays the seller",
+                201,
+                "auto",
+            ),
+        ] {
+            let event = event_of(deal_id, event, &of.key)?;
+            let answer = who
+                .post(&format!("/deals/{deal_id}/events"), &event)
+                .await?;
+            self.step(what, &answer, status, says)?;
+        }
+        let deal = self.buyer.get(&format!("/deals/{deal_id}")).await?;
+        self.step("sees that it is done", &deal, 200, "released")?;
+
+        let record = self.buyer.get(&format!("/deals/{deal_id}/events")).await?;
+        self.step("reads the record, and verifies it", &record, 200, "")?;
+        let profile = self.buyer.get("/.well-known/ucp").await?;
+        let keys = Keys::parse(&profile.body["keys"], default_provider())?;
+        let writers = [&agents.funds_holder, &agents.carrier, &agents.buyer];
+        let writers: Vec<Value> = writers.map(|agent| agent.key.public_jwk()).to_vec();
+        let writers = Keys::parse(&json!(writers), default_provider())?;
+        let entries = record.body["entries"]
+            .as_array()
+            .ok_or("there are no entries")?;
+        let heads = [record.body["head"].clone()];
+        let told = verify_record(entries, &heads, &keys, &writers)?;
+        let signed = told.iter().filter_map(|entry| entry.event.as_ref());
+        let signed = signed.filter(|(_, writer)| *writer == WriterSignature::Verified);
+        match signed.count() {
+            5 => Ok(()),
+            other => Err(format!("5 events should verify, and {other} do").into()),
+        }
+    }
+
     /// The next call fails.
     async fn the_seller_takes_the_grant_back(&mut self, offer: &Answer) -> Result<(), Failure> {
         let grants = self.seller.grants().await?;
@@ -354,6 +443,22 @@ impl Sale {
         }
         Err(format!("expected {status} `{says}`, got {answer}").into())
     }
+}
+
+/// An event that its writer saw, signed.
+fn event_of(deal_id: &str, event: &str, key: &SigningKey) -> Result<Value, Failure> {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)?
+        .as_secs();
+    let payload = json!({
+        "deal_id": deal_id,
+        "event_id": format!("evt_{}", files::random()?),
+        "event": event,
+        "occurred_at": Timestamp::from_secs(now.try_into()?),
+        "observation": "first_hand",
+    });
+    let jws = jws::sign(EVENT_TYP, payload.to_string().as_bytes(), key)?;
+    Ok(json!({"event": jws}))
 }
 
 fn clone(request: &Request<Bytes>) -> Request<Bytes> {
