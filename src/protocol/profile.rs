@@ -111,6 +111,9 @@ pub fn gateway(endpoint: &str, policy: &Policy, term_sets: &[String], keys: &[Va
         .iter()
         .map(|(scope, tiers)| (scope.to_owned(), json!(tiers)))
         .collect();
+    // UCP fetches them, and wants each from the origin that owns the name (UCP overview, "Namespace Governance").
+    let linking = format!("https://ucp.dev/{UCP_VERSION}/schemas/common/identity_linking.json");
+    let (listing, deal) = (schema::id("listing"), schema::id("deal"));
     json!({
         "ucp": {
             "version": UCP_VERSION,
@@ -119,13 +122,13 @@ pub fn gateway(endpoint: &str, policy: &Policy, term_sets: &[String], keys: &[Va
             },
             "capabilities": {
                 "dev.ucp.common.identity_linking": [
-                    {"version": UCP_VERSION, "config": {"scopes": scopes}}
+                    {"version": UCP_VERSION, "schema": linking, "config": {"scopes": scopes}}
                 ],
                 "dev.rctp.listing": [
-                    {"version": VERSION, "config": {"term_sets": term_sets}}
+                    {"version": VERSION, "schema": listing, "config": {"term_sets": term_sets}}
                 ],
                 "dev.rctp.deal": [
-                    {"version": VERSION, "config": {
+                    {"version": VERSION, "schema": deal, "config": {
                         "offer_expiry": policy.expiry,
                         "offer_budget": policy.budget,
                     }}

@@ -112,6 +112,16 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
+    /// Every protocol error.
+    pub const ALL: [ProtocolError; 6] = [
+        ProtocolError::InvalidRequest,
+        ProtocolError::TooLarge,
+        ProtocolError::NotFound,
+        ProtocolError::UnsupportedVersion,
+        ProtocolError::IdempotencyConflict,
+        ProtocolError::Unavailable,
+    ];
+
     /// The code in the body.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -123,7 +133,8 @@ impl ProtocolError {
         }
     }
 
-    const fn status(self) -> StatusCode {
+    /// The status of the error (binding 6).
+    pub const fn status(self) -> StatusCode {
         match self {
             ProtocolError::InvalidRequest | ProtocolError::UnsupportedVersion => {
                 StatusCode::BAD_REQUEST

@@ -17,15 +17,17 @@ use serde::{
 use serde_json::{Map, Number, Value};
 
 macro_rules! files {
-    ($($name:literal),* $(,)?) => {
-        /// Every schema by its name, as published.
-        pub const FILES: &[(&str, &str)] = &[
-            $(($name, include_str!(concat!("../../schemas/", $name, ".json")))),*
+    ($(#[$doc:meta])* $list:ident in $folder:literal: $($name:literal),* $(,)?) => {
+        $(#[$doc])*
+        pub const $list: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../../schemas/", $folder, $name, ".json")))),*
         ];
     };
 }
 
 files!(
+    /// What bodies are validated against, with what those schemas refer to; by name, as published.
+    FILES in "":
     "answer-request",
     "approval-response",
     "common",
@@ -48,6 +50,57 @@ files!(
     "terms-submission",
     "ucp-profile",
 );
+
+files!(
+    /// What answers look like, and what travels in them.
+    ANSWERS in "":
+    "approval",
+    "approval-answered",
+    "approval-asked",
+    "approval-page",
+    "approval-request",
+    "approvals-pending",
+    "attestation-entry",
+    "checkout",
+    "deal",
+    "decision",
+    "enrolment-answer",
+    "error",
+    "gateway-profile",
+    "grant-introspection",
+    "listing",
+    "offer",
+    "offers-page",
+    "passkey-ceremony",
+    "passkey-options",
+    "protected-resource",
+    "question",
+    "questions-page",
+    "seller-session",
+    "terms-accepted",
+);
+
+files!(
+    /// The registries.
+    REGISTRIES in "registries/":
+    "actions",
+    "errors",
+    "reasons",
+    "term-sets",
+    "terms",
+);
+
+/// Every schema by its name, in alphabetical order, as published.
+pub fn published() -> Vec<(&'static str, &'static str)> {
+    let mut all: Vec<_> = FILES.iter().chain(ANSWERS).copied().collect();
+    all.sort_unstable();
+    all
+}
+
+/// What a schema of this name is called in the world (binding 10).
+pub fn id(name: &str) -> String {
+    format!("https://rctp.dev/schemas/{name}.json")
+}
 
 static PARSED: LazyLock<Vec<(&'static str, Value)>> = LazyLock::new(|| {
     let parse = |text| serde_json::from_str(text).expect("schemas are checked by a test");
