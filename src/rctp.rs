@@ -48,7 +48,10 @@ use crate::{
         terms::{PrivateTerms, PublicTerms},
         time::Timestamp,
     },
-    service::market::Market,
+    service::{
+        discovery::{self, Discovery},
+        market::Market,
+    },
     store::{CommitError, Doc, Key, Kind, Put, Store, StoreError, Unit},
     wire::{
         crypto::{Provider, default_provider},
@@ -110,6 +113,10 @@ struct Parts {
     policy: Arc<Policy>,
     public_url: Arc<str>,
     keys: Vec<Value>,
+    /// The path of the public URL, without its trailing slash.
+    prefix: String,
+    /// Whether signatures, and unsigned tokens, are accepted.
+    accepts: [bool; 2],
     clock: Arc<dyn Clock>,
     #[cfg(feature = "approvals")]
     pages: Option<Pages>,
@@ -200,6 +207,25 @@ impl Rctp {
             &self.0.policy.term_sets.names(),
             &self.0.keys,
         )
+    }
+
+    /// The documents that anybody may read: the profile, OAuth metadata that names `authorization_server` (the issuer that
+    /// grants come from), schemas, OpenAPI and the reference page.
+    pub fn discovery(&self, authorization_server: &str) -> Discovery {
+        let [signatures, oauth] = self.0.accepts;
+        #[cfg(feature = "approvals")]
+        let pages = self.0.pages.is_some();
+        #[cfg(not(feature = "approvals"))]
+        let pages = false;
+        let about = discovery::About {
+            public_url: &self.0.public_url,
+            authorization_server,
+            policy: &self.0.policy,
+            signatures,
+            oauth,
+            pages,
+        };
+        Discovery::new(&about, &self.profile(), &self.0.prefix)
     }
 
     /// The seller's pages, where [`RctpBuilder::approvals`] has set them up.
@@ -661,7 +687,8 @@ impl RctpBuilder {
         self
     }
 
-    /// A former key, as a public JWK: still published, and checkouts signed with it can be redeemed.
+    /// A former key, as a public JWK: still published, and checkouts signed with it can be redeemed. Keep it for at least
+    /// the 5 minutes that a profile may be cached and the longest checkout after the change (`docs/discovery.md`).
     pub fn former_key(mut self, jwk: Value) -> Self {
         self.former_keys.push(jwk);
         self
@@ -860,6 +887,12 @@ impl RctpBuilder {
         for jwk in &self.former_keys {
             let key = PublicKey::from_jwk_with(jwk, self.provider)
                 .map_err(|e| BuildError(format!("former_key is not usable: {e}")))?;
+            if verifying.iter().any(|other| other.kid() == key.kid()) {
+                return Err(BuildError(format!(
+                    "former_key: {} is there twice, or is the signing key; name each former key once",
+                    key.kid()
+                )));
+            }
             verifying.push(key);
         }
         #[cfg(feature = "approvals")]
@@ -897,6 +930,7 @@ impl RctpBuilder {
             public_url: public_url.clone(),
             gateway,
         });
+        let prefix = public.prefix.clone();
         let arrive = Arrive::new(public.prefix, self.body_limit, approver.is_some());
         let record = Record::new(recorder);
         #[cfg(feature = "approvals")]
@@ -947,6 +981,11 @@ impl RctpBuilder {
             policy,
             public_url,
             keys,
+            prefix,
+            accepts: [
+                self.mechanisms.accepts_signatures(),
+                self.mechanisms.accepts_oauth(),
+            ],
             clock: self.clock,
             #[cfg(feature = "approvals")]
             pages,

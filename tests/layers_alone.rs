@@ -1483,6 +1483,7 @@ async fn every_wrong_setting_names_itself() {
     let budget = OfferBudget::default;
     let expiry = OfferExpiry::default;
     let limits = Limits::default;
+    let former = key().public_jwk();
     let mut private = key().public_jwk();
     private["d"] = json!("AAAA");
     let table: Vec<(&str, RctpBuilder)> = vec![
@@ -1549,6 +1550,12 @@ async fn every_wrong_setting_names_itself() {
         ),
         ("former_key", whole().former_key(json!({"kty": "EC"}))),
         ("former_key", whole().former_key(private)),
+        (
+            "former_key",
+            whole()
+                .former_key(former.clone())
+                .former_key(former.clone()),
+        ),
         (
             "tiers",
             whole().tiers(tiers(

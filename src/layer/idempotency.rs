@@ -56,8 +56,8 @@ pub const KEPT_SECONDS: i64 = 48 * 3600;
 /// How long a concurrent duplicate waits for the first.
 const WAIT: Duration = Duration::from_secs(10);
 /// Fewer characters cannot hold 128 bits (R11).
-const MIN_KEY: usize = 22;
-const MAX_KEY: usize = 255;
+pub(crate) const MIN_KEY: usize = 22;
+pub(crate) const MAX_KEY: usize = 255;
 
 /// Settles executions that never finished (R10): asked when a key is found taken, without an answer, and not being
 /// executed in this process.

@@ -177,6 +177,10 @@ impl Mechanisms {
         self
     }
 
+    pub(crate) fn accepts_signatures(&self) -> bool {
+        self.http_signature
+    }
+
     pub(crate) fn accepts_oauth(&self) -> bool {
         self.oauth
     }
