@@ -10,7 +10,7 @@ use axum::{
     routing::get,
 };
 use http::{StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tower_rctp::{
     Rctp, RctpBuilder,
@@ -19,7 +19,7 @@ use tower_rctp::{
         grant::introspection::Introspection,
     },
     protocol::refusal::Refusal,
-    service::{approvals::Approvals, discovery, pages::Pages, session::Sessions},
+    service::{approvals::Approvals, pages::Pages, session::Sessions},
     store::{MemoryStore, SqliteStore},
     wire::jwk::SigningKey,
 };
@@ -104,7 +104,7 @@ pub async fn start_with(
         .await
         .map_err(|e| Error::setting("store", e))?;
     let key = files::signing_key(&config.signing_key, "signing_key")?;
-    let builder = builder(&config, &public_url).store(store).signing_key(key);
+    let builder = builder(&config, &public_url)?.store(store).signing_key(key);
     let Assembled {
         rctp,
         issuer,
@@ -138,7 +138,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
         false => SigningKey::generate().map_err(|e| Error::setting("signing_key", e))?,
     };
     let url = format!("http://{}", config.listen);
-    let mut builder = builder(config, config.public_url.as_deref().unwrap_or(&url))
+    let mut builder = builder(config, config.public_url.as_deref().unwrap_or(&url))?
         .store(MemoryStore::default())
         .signing_key(key);
     builder = if config.dev {
@@ -157,8 +157,9 @@ pub fn check(config: &Config) -> Result<(), Error> {
 }
 
 /// What the settings say of RCTP itself.
-fn builder(config: &Config, public_url: &str) -> RctpBuilder {
-    Rctp::builder()
+fn builder(config: &Config, public_url: &str) -> Result<RctpBuilder, Error> {
+    let former = files::public_keys(&config.former_keys, "former_keys")?;
+    let builder = Rctp::builder()
         .public_url(public_url)
         .dev(config.dev)
         .mechanisms(config.mechanisms())
@@ -167,7 +168,8 @@ fn builder(config: &Config, public_url: &str) -> RctpBuilder {
         .tiers(config.tiers.clone())
         .offer_budget(config.offer_budget.clone())
         .offer_expiry(config.offer_expiry.clone())
-        .limits(config.limits.clone())
+        .limits(config.limits.clone());
+    Ok(former.into_iter().fold(builder, RctpBuilder::former_key))
 }
 
 fn build(builder: RctpBuilder) -> Result<Rctp, Error> {
@@ -277,24 +279,16 @@ async fn development(
 
 /// All routes: RCTP's behind its layers, then ours, then 404.
 pub fn router(rctp: &Rctp, issuer: &str, metrics: Arc<Metrics>, routes: Router) -> Router {
-    let resource = discovery::protected_resource(rctp.public_url(), issuer, rctp.policy());
     let app = Router::new()
         .route("/health", get(health).with_state(rctp.clone()))
         .route("/metrics", get(numbers).with_state(metrics.clone()))
-        .route("/.well-known/ucp", document(rctp.profile()))
-        .route("/.well-known/oauth-protected-resource", document(resource))
+        .merge(rctp.discovery(issuer).router())
         .merge(rctp.pages().map(Pages::router).unwrap_or_default())
         .merge(routes)
         .fallback_service(rctp.market());
     rctp.protect(app)
         .layer(from_fn(within_the_deadline))
         .layer(from_fn_with_state(metrics, observe))
-}
-
-/// A document that does not change while the gateway runs.
-fn document(document: Value) -> axum::routing::MethodRouter {
-    let cached = [(header::CACHE_CONTROL, "public, max-age=300")];
-    get(move || std::future::ready((cached, Json(document.clone()))))
 }
 
 async fn health(State(rctp): State<Rctp>) -> Response {

@@ -5,8 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde_json::Value;
 use tempfile::NamedTempFile;
-use tower_rctp::wire::{base64url, jwk::SigningKey};
+use tower_rctp::wire::{
+    base64url,
+    crypto::{Algorithm, default_provider},
+    jwk::{PublicKey, SigningKey},
+};
 use zeroize::Zeroizing;
 
 use super::Error;
@@ -60,6 +65,26 @@ pub fn signing_key(path: &Path, setting: &str) -> Result<SigningKey, Error> {
     let pem = Zeroizing::new(fs::read_to_string(path).map_err(|e| failed(&e))?);
     warn_if_others_can_read(path);
     SigningKey::from_pkcs8_pem(&pem).map_err(|e| failed(&e))
+}
+
+/// Public keys as JWKs, one a file. `setting` names them in errors, which do not repeat what the files hold: one may be
+/// named by mistake.
+pub fn public_keys(paths: &[PathBuf], setting: &str) -> Result<Vec<Value>, Error> {
+    let read = |path: &PathBuf| {
+        let failed =
+            |what: &dyn fmt::Display| Error(format!("{setting}: {}: {what}", path.display()));
+        let text = Zeroizing::new(fs::read_to_string(path).map_err(|e| failed(&e))?);
+        let write = "it is not JSON; write the key's entry of `keys` in /.well-known/ucp";
+        let jwk: Value = serde_json::from_str(&text).map_err(|_| failed(&write))?;
+        let key = PublicKey::from_jwk_with(&jwk, default_provider()).map_err(|e| failed(&e))?;
+        if key.algorithm() != Algorithm::Es256 {
+            return Err(failed(
+                &"it is no P-256 key, and the gateway signs with no other",
+            ));
+        }
+        Ok(jwk)
+    };
+    paths.iter().map(read).collect()
 }
 
 /// Writes a new file of mode 0600; one that is there already stays as it is.

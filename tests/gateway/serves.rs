@@ -3,7 +3,10 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::shop::{FLOOR, Shop, offer_body, sign};
+use crate::{
+    gateway::start,
+    shop::{FLOOR, Shop, offer_body, sign},
+};
 
 #[tokio::test]
 async fn it_serves_its_documents() {
@@ -52,6 +55,76 @@ async fn it_serves_its_documents() {
         (405, &"GET,HEAD".parse().unwrap())
     );
     shop.close().await;
+}
+
+#[tokio::test]
+async fn its_documents_are_cached_and_say_how_to_call_it() {
+    let shop = Shop::open().await;
+    let url = shop.running().rctp.public_url().to_owned();
+    for path in [
+        "/.well-known/ucp",
+        "/.well-known/oauth-protected-resource",
+        "/schemas/offer.json",
+        "/openapi.json",
+        "/docs",
+    ] {
+        let get = shop.http.get(format!("{url}{path}"));
+        let answer = get.try_clone().unwrap().send().await.unwrap();
+        assert_eq!(
+            answer.headers()["cache-control"],
+            "public, max-age=300",
+            "{path}"
+        );
+        let etag = answer.headers()["etag"].clone();
+        let length = answer.content_length();
+        let again = get.header("if-none-match", etag).send().await.unwrap();
+        assert_eq!(again.status(), 304, "{path}");
+        let head = shop.http.head(format!("{url}{path}")).send().await.unwrap();
+        assert_eq!(head.status(), 200, "{path}");
+        assert_eq!(
+            head.headers()["content-length"],
+            length.unwrap().to_string(),
+            "{path}"
+        );
+    }
+    let openapi = shop.get("/openapi.json").await.body;
+    assert_eq!(openapi["servers"], json!([{ "url": url }]));
+    let bearer = &openapi["components"]["securitySchemes"]["bearer"];
+    assert_eq!(bearer["x-authorization-server"], url);
+    assert!(!openapi["paths"]["/approve/pending"].is_null());
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_former_key_of_the_settings_stays_published_and_redeems_its_checkouts() {
+    let shop = Shop::open().await;
+    let listing = shop.new_listing().await;
+    let offer = shop.offer(&listing, FLOOR).await.get("offer_id");
+    let token = shop.world.grants.auto.access_token.clone();
+    let accepted = shop
+        .seller(&format!("/offers/{offer}/accept"), &token)
+        .await;
+    assert_eq!(accepted.status, 200, "{:?}", accepted.body);
+    let checkout = json!({"checkout": accepted.body["checkout"]});
+    let former = shop.get("/.well-known/ucp").await.body["keys"][0].clone();
+
+    let mut config = shop.config();
+    let directory = shop.close().await;
+    let file = directory.path().join("former.json");
+    std::fs::write(&file, former.to_string()).unwrap();
+    std::fs::remove_file(&config.signing_key).unwrap();
+    config.former_keys = vec![file];
+    let running = start(config).await.unwrap();
+    let shop = Shop::visit(running.world.clone().unwrap());
+    let keys = shop.get("/.well-known/ucp").await.body["keys"].clone();
+    assert_eq!(keys.as_array().unwrap().len(), 2);
+    assert_ne!(keys[0], former);
+    assert_eq!(keys[1], former);
+    let mut redeem = shop.request(Method::POST, "/deals", checkout);
+    sign(&shop.world.agents.buyer, &mut redeem);
+    let deal = shop.send(redeem).await;
+    assert_eq!(deal.status, 201, "{:?}", deal.body);
+    running.stop().await;
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 use std::{fs, path::Path};
 
 use clap::Parser;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tower_rctp::wire::jwk::SigningKey;
 
 use crate::gateway::{
     Cli, Config,
@@ -56,6 +58,21 @@ fn every_wrong_setting_is_named_with_what_to_write() {
             "public_url = 'https://g.example'\noperators = [{{ profile = 'https://a.example/p' }}]\n{rest}"
         )
     };
+    let former = |name: &str, jwk: &Value| {
+        format!(
+            "dev = true\nformer_keys = [{:?}]",
+            file(name, &jwk.to_string())
+        )
+    };
+    let key = SigningKey::generate().unwrap().public_jwk();
+    let mut private = key.clone();
+    private["d"] = json!("AAAA");
+    let twice = former("g", &key).replace('[', &format!("[{:?}, ", file("h", &key.to_string())));
+    // That of RFC 8037 appendix A.
+    let ed25519 = json!({
+        "kid": "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k",
+        "kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+    });
     let secret_file = |path: &str| {
         production(&format!(
             "[authorization_server]\n{server}\nclient_secret_file = {path:?}"
@@ -92,6 +109,11 @@ fn every_wrong_setting_is_named_with_what_to_write() {
         ("[limits]\napproval_seconds = '15 min'".into(), &["limits.approval_seconds", "line 2"]),
         ("[limits]\napproval_minutes = 15".into(), &["limits", "approval_minutes", "approval_seconds"]),
         (no_key, &["signing_key", "PEM"]),
+        ("dev = true\nformer_keys = ['/no/such/key']".into(), &["former_keys", "/no/such/key"]),
+        (format!("dev = true\nformer_keys = [{:?}]", file("e", "PEM")), &["former_keys", "not JSON", "/.well-known/ucp"]),
+        (former("i", &private), &["former_keys", "private"]),
+        (former("j", &ed25519), &["former_keys", "P-256"]),
+        (twice, &["former_key", "twice"]),
         ("[[operators]]\nclients = []".into(), &["operators[0]", "profile"]),
         (
             "dev = true\n[[operators]]\nprofile = 'https://a.example/p'\n[[operators]]\nprofile = 'https://a.example/p'".into(),
