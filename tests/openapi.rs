@@ -312,7 +312,7 @@ impl Described {
                 ),
             }
         }
-        for name in ["rctp-decision", "retry-after", "www-authenticate"] {
+        for name in ["rctp-decision", "retry-after"] {
             let promised = headers
                 .keys()
                 .any(|header| header.eq_ignore_ascii_case(name));
@@ -856,6 +856,10 @@ async fn every_ask_and_every_page_is_answered_as_the_document_says() {
         market.look("/approve/pending", Some(&person)).await;
         market
             .look("/approve/x_nowhere/request", Some(&person))
+            .await;
+        // To the stack this is an unknown path.
+        market
+            .page("/approvals/no-id/response", Some(&person), &json!({}))
             .await;
         for (path, body) in &paths {
             market.page(path, Some(&person), body).await;

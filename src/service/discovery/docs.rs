@@ -254,7 +254,7 @@ impl Page<'_> {
             _ => {}
         }
         if let Some(price) = x["floor"].as_str() {
-            fact("Floor", format!("{price} is held against it"));
+            fact("Floor", format!("{} is held against it", capital(price)));
         }
         if x["tool"] == true {
             let id = text(&operation["operationId"]);

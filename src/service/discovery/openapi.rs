@@ -506,9 +506,12 @@ fn codes(status: u16) -> Vec<&'static str> {
 /// What the pages answer; their reasons are no decisions.
 fn page_codes(status: u16) -> Vec<&'static str> {
     match status {
+        // The last two where the id of an approval's answer is no id: to the stack that is any unknown path.
         401 => vec![
             Reason::ActionForbidden.as_str(),
             Reason::SignatureInvalid.as_str(),
+            Reason::OperatorUnknown.as_str(),
+            Reason::GrantInvalid.as_str(),
         ],
         403 => vec![Reason::ActionForbidden.as_str()],
         409 => vec![
@@ -531,6 +534,9 @@ fn refusal(status: u16, codes: &[&str], oauth: bool, agents: bool) -> Value {
     }
     let mut headers = Map::new();
     let protocol = |code: &&str| ProtocolError::ALL.iter().any(|e| e.as_str() == *code);
+    if !agents && status == 401 {
+        headers.insert("RCTP-Decision".into(), header("MayForbid"));
+    }
     if agents && !codes.iter().all(protocol) {
         let certain = !codes.iter().any(protocol);
         let name = if certain { "Forbid" } else { "MayForbid" };
@@ -723,7 +729,7 @@ fn headers() -> Value {
             "pattern": "^ask;approval_id=\"[a-z]+_[A-Za-z0-9_-]{1,64}\";expires_in=[0-9]+;on_timeout=deny$",
         })),
         "Forbid": header(true, decision, json!({"type": "string", "pattern": forbid})),
-        "MayForbid": header(false, &format!("{decision} Absent with a protocol error, which is no decision."), json!({
+        "MayForbid": header(false, &format!("{decision} Absent with a protocol error and from a page, which are no decisions."), json!({
             "type": "string", "pattern": forbid,
         })),
         "RetryAfter": header(true, "Seconds until a retry can succeed.", json!({"type": "integer", "minimum": 1})),
