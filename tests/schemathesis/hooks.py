@@ -100,7 +100,10 @@ class Door(requests.auth.AuthBase):
             request.headers.pop("RCTP-Version", None)
         if request.method == "POST" and "Idempotency-Key" not in request.headers:
             return request
-        who = chance.choice(["buyer", "buyer", "auto", "ask", "unsigned"])
+        agents = ["buyer", "buyer", "auto", "ask", "unsigned"]
+        if first in ("offers", "deals") and request.url.rsplit("/", 1)[-1] in ("accept", "counter", "commit-to-ship"):
+            agents += ["auto"] * 4
+        who = chance.choice(agents)
         if who == "buyer":
             BUYER.sign(request)
             return request
@@ -120,8 +123,19 @@ KNOWN = {"listing_id": [WORLD["listing_id"]]}
 KINDS = {"listings": "listing_id", "offers": "offer_id", "deals": "deal_id", "approvals": "approval_id", "approve": "approval_id"}
 
 
+def fresh() -> None:
+    """Another listing on sale: the one before is reserved or sold by now, or its budget is spent."""
+    listing = {"floor": {"amount": 45_000, "currency": "EUR"}, "list_price": {"amount": 60_000, "currency": "EUR"}}
+    answer = requests.post(
+        f"{WORLD['url']}/dev/listings", json=listing, headers={"Authorization": f"Bearer {WORLD['secret']}"}, timeout=10
+    )
+    answer.raise_for_status()
+    WORLD["listing_id"] = answer.json()["listing_id"]
+
+
 def known(kind: str):
-    values = KNOWN.get(kind)
+    # What is new is in a state in which more can be done.
+    values = KNOWN.get(kind, [])[-6:]
     if kind == "listing_id" and chance.random() < 0.7:
         # The others are drafts, on which little can be done.
         return WORLD["listing_id"]
@@ -144,6 +158,8 @@ def learn(value) -> None:
 @schemathesis.hook
 def before_call(context, case, kwargs):
     kind = KINDS.get(case.path.split("/")[1])
+    if chance.random() < 0.01:
+        fresh()
     if "id" in (case.path_parameters or {}) and kind and chance.random() < 0.8:
         case.path_parameters["id"] = known(kind) or case.path_parameters["id"]
     if isinstance(case.query, dict) and "listing_id" in case.query and chance.random() < 0.8:
@@ -156,7 +172,7 @@ def before_call(context, case, kwargs):
             body[name] = known(name) or body[name]
     if "supersedes" in body:
         body["supersedes"] = known("offer_id") or body["supersedes"]
-        if chance.random() < 0.5:
+        if chance.random() < 0.9:
             del body["supersedes"]
     terms = body.get("deal_terms")
     if isinstance(terms, dict):
