@@ -63,6 +63,8 @@ files!(
     "attestation-entry",
     "checkout",
     "deal",
+    "deal-event-recorded",
+    "deal-events",
     "decision",
     "enrolment-answer",
     "error",

@@ -227,12 +227,12 @@ fn told(op: Op) -> Told {
         Op::PostDealEvent => told(
             "Report an event of a deal",
             "A checkpoint of the deal as a compact JWS, signed with the key of the request.",
-            None,
+            Some((201, "deal-event-recorded")),
         ),
         Op::GetDealEvents => told(
             "Read the record of a deal",
             "The entries of the deal's chain, for its parties, the holder of funds and the carrier.",
-            None,
+            Some((200, "deal-events")),
         ),
         Op::CommitToShip => told(
             "Commit to ship",
@@ -286,6 +286,9 @@ fn parameters_of(row: &Operation) -> Value {
     }
     if let Op::ListOffers | Op::ListQuestions = row.op {
         all.extend([parameter("after"), parameter("limit")]);
+    }
+    if row.op == Op::GetDealEvents {
+        all.extend([parameter("from"), parameter("limit")]);
     }
     if row.side == Side::Browser {
         all.push(parameter("Origin"));
@@ -662,6 +665,13 @@ fn parameters() -> Value {
             false,
             "The `next` of the page before.",
             id,
+        ),
+        named(
+            "from",
+            "query",
+            false,
+            "The place of the first entry, from 0.",
+            json!({"type": "integer", "minimum": 0, "default": 0}),
         ),
         named(
             "limit",
