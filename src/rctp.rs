@@ -542,7 +542,9 @@ fn at(doc: &Doc, now: Timestamp) -> Result<(Bytes, Vec<Entry>), StoreError> {
         | Kind::Nonce
         | Kind::Deal
         | Kind::Passkey
-        | Kind::Question => {
+        | Kind::Question
+        | Kind::Webhook
+        | Kind::DeadLetter => {
             return Ok((doc.body.clone(), entries));
         }
     };

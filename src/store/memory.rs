@@ -176,6 +176,7 @@ struct State {
 
 struct DocRow {
     version: Version,
+    parent: Option<String>,
     due: Option<Timestamp>,
     body: Bytes,
 }
@@ -226,7 +227,7 @@ impl State {
     }
 
     fn commit(&mut self, unit: Unit, seal: &dyn Seal) -> Result<Committed, CommitError> {
-        each_key_once(&unit.put)?;
+        each_key_once(&unit)?;
         if unit.claim.as_ref().is_some_and(|claim| !self.fits(claim)) {
             return Err(CommitError::KeyTaken);
         }
@@ -238,6 +239,10 @@ impl State {
             .iter()
             .all(|(key, version)| unchanged(key, *version))
             || !unit.put.iter().all(|put| unchanged(&put.key, put.expected))
+            || !unit
+                .delete
+                .iter()
+                .all(|(key, version)| *version > 0 && unchanged(key, *version))
             || !unit.windows.iter().all(counted)
         {
             return Err(CommitError::Conflict);
@@ -247,6 +252,9 @@ impl State {
         // Nothing fails from here on.
         for put in unit.put {
             self.put(put);
+        }
+        for (key, _) in unit.delete {
+            self.delete(key);
         }
         for count in unit.counts {
             self.count(count);
@@ -313,9 +321,9 @@ impl State {
                 row.body = body;
             }
             None => {
-                if let Some(parent) = parent {
+                if let Some(parent) = &parent {
                     self.children
-                        .entry((key.kind, parent))
+                        .entry((key.kind, parent.clone()))
                         .or_default()
                         .insert(key.id.clone());
                 }
@@ -323,11 +331,30 @@ impl State {
                     .extend(due.map(|due| (due, key.kind.as_str(), key.clone())));
                 let row = DocRow {
                     version: 1,
+                    parent,
                     due,
                     body,
                 };
                 self.docs.insert(key, row);
             }
+        }
+    }
+
+    fn delete(&mut self, key: Key) {
+        let Some(row) = self.docs.remove(&key) else {
+            return;
+        };
+        if let Some(parent) = row.parent {
+            let under = (key.kind, parent);
+            if let Some(ids) = self.children.get_mut(&under) {
+                ids.remove(&key.id);
+                if ids.is_empty() {
+                    self.children.remove(&under);
+                }
+            }
+        }
+        if let Some(due) = row.due {
+            self.due.remove(&(due, key.kind.as_str(), key));
         }
     }
 

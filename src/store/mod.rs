@@ -50,11 +50,16 @@ pub enum Kind {
     Passkey,
     /// A buyer's question; its parent is the listing.
     Question,
+    /// An event that an operator is to be told (binding 9); its parent is the outbox. Never due: whoever delivers it
+    /// reads when to.
+    Webhook,
+    /// An event that could not be delivered; its id is the event's. Never due.
+    DeadLetter,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Listing,
         Kind::PrivateTerms,
         Kind::Offer,
@@ -64,6 +69,8 @@ impl Kind {
         Kind::Deal,
         Kind::Passkey,
         Kind::Question,
+        Kind::Webhook,
+        Kind::DeadLetter,
     ];
 
     /// The kind as stores write it.
@@ -78,6 +85,8 @@ impl Kind {
             Kind::Deal => "deal",
             Kind::Passkey => "passkey",
             Kind::Question => "question",
+            Kind::Webhook => "webhook",
+            Kind::DeadLetter => "dead_letter",
         }
     }
 }
@@ -237,8 +246,11 @@ pub struct Count {
 pub struct Unit {
     /// Documents that were read, with the version they must still have (0: absent).
     pub read: Vec<(Key, Version)>,
-    /// Documents to write. No key occurs twice.
+    /// Documents to write. No key occurs twice, here and in `delete` taken together.
     pub put: Vec<Put>,
+    /// Documents to remove, with the version that they must have; there must be one, so it is never 0. What is written
+    /// under the key later is new, and begins at 1 again.
+    pub delete: Vec<(Key, Version)>,
     /// Counts that must still hold.
     pub windows: Vec<WindowCheck>,
     /// Events to count.
@@ -357,11 +369,13 @@ pub trait Store: Send + Sync + 'static {
     fn health(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 }
 
-/// Writing a document twice is a mistake in the unit; no store guesses which was meant.
-fn each_key_once(puts: &[Put]) -> Result<(), StoreError> {
-    for (index, put) in puts.iter().enumerate() {
-        if puts[..index].iter().any(|before| before.key == put.key) {
-            let kind = put.key.kind.as_str();
+/// Writing a document twice, or writing and removing it, is a mistake in the unit; no store guesses which was meant.
+fn each_key_once(unit: &Unit) -> Result<(), StoreError> {
+    let removed = unit.delete.iter().map(|(key, _)| key);
+    let keys = unit.put.iter().map(|put| &put.key).chain(removed);
+    for (index, key) in keys.clone().enumerate() {
+        if keys.clone().take(index).any(|before| before == key) {
+            let kind = key.kind.as_str();
             return Err(StoreError(format!("a unit writes one {kind} twice")));
         }
     }

@@ -59,6 +59,8 @@ every_store! {
     conditions_are_about_the_state_before_the_unit,
     a_unit_that_fails_leaves_nothing,
     a_unit_may_not_write_a_document_twice,
+    a_removed_document_is_gone_and_its_key_is_new,
+    a_removal_needs_the_version_that_it_names,
     an_empty_unit_is_committed,
     documents_are_listed_by_id_under_their_first_parent,
     a_list_is_read_page_by_page,
@@ -218,6 +220,69 @@ async fn a_unit_may_not_write_a_document_twice(store: Shared) {
         assert!(matches!(refused, Err(CommitError::Store(_))), "{refused:?}");
     }
     assert_eq!(version(&store, "a").await, 0);
+}
+
+async fn a_removed_document_is_gone_and_its_key_is_new(store: Shared) {
+    let under = |id: &str| Put {
+        parent: Some("p".into()),
+        due: Some(Timestamp::from_secs(5)),
+        ..put(id, 0)
+    };
+    let unit = Unit {
+        put: vec![under("a"), under("b")],
+        ..Unit::default()
+    };
+    commit(&store, unit).await.expect("committed");
+    commit(&store, removing("a", 1)).await.expect("removed");
+
+    assert_eq!(version(&store, "a").await, 0);
+    let left = store.list(Kind::Offer, "p".into(), None, 9).await;
+    let due = store.due(Timestamp::from_secs(9), 9).await;
+    for docs in [left, due] {
+        let ids: Vec<_> = docs.expect("read").into_iter().map(|d| d.key.id).collect();
+        assert_eq!(ids, ["b"]);
+    }
+
+    commit(&store, only(put("a", 0))).await.expect("new again");
+    assert_eq!(version(&store, "a").await, 1);
+    let left = store.list(Kind::Offer, "p".into(), None, 9).await;
+    assert_eq!(left.expect("read").len(), 1, "its former parent is gone");
+}
+
+async fn a_removal_needs_the_version_that_it_names(store: Shared) {
+    commit(&store, only(put("a", 0))).await.expect("new");
+    commit(&store, only(put("a", 1))).await.expect("again");
+    for (id, wrong) in [("a", 0), ("a", 1), ("a", 3), ("none", 0), ("none", 1)] {
+        let unit = Unit {
+            put: vec![put("beside", 0)],
+            ..removing(id, wrong)
+        };
+        let refused = commit(&store, unit).await;
+        assert_eq!(refused, Err(CommitError::Conflict), "{id}, version {wrong}");
+    }
+    assert_eq!(version(&store, "a").await, 2);
+    assert_eq!(version(&store, "beside").await, 0);
+
+    for twice in [
+        Unit {
+            put: vec![put("a", 2)],
+            ..removing("a", 2)
+        },
+        Unit {
+            delete: vec![(offer("a"), 2), (offer("a"), 2)],
+            ..Unit::default()
+        },
+    ] {
+        let refused = commit(&store, twice).await;
+        assert!(matches!(refused, Err(CommitError::Store(_))), "{refused:?}");
+    }
+}
+
+fn removing(id: &str, version: Version) -> Unit {
+    Unit {
+        delete: vec![(offer(id), version)],
+        ..Unit::default()
+    }
 }
 
 async fn an_empty_unit_is_committed(store: Shared) {

@@ -119,19 +119,23 @@ fn unit() -> impl Strategy<Value = Unit> {
     (
         vec((key(), version()), 0..2),
         vec(put(), 0..3),
+        vec((key(), version()), 0..2),
         vec(window_check(), 0..2),
         vec(count(), 0..3),
         vec(id(), 0..3),
         option::of(claim()),
     )
-        .prop_map(|(read, put, windows, counts, entries, claim)| Unit {
-            read,
-            put,
-            windows,
-            counts,
-            entries: entries.into_iter().map(entry).collect(),
-            claim,
-        })
+        .prop_map(
+            |(read, put, delete, windows, counts, entries, claim)| Unit {
+                read,
+                put,
+                delete,
+                windows,
+                counts,
+                entries: entries.into_iter().map(entry).collect(),
+                claim,
+            },
+        )
 }
 
 fn put() -> impl Strategy<Value = Put> {

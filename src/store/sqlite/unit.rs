@@ -26,7 +26,7 @@ pub(super) fn commit(
     unit: &Unit,
     seal: &dyn Seal,
 ) -> Result<Committed, CommitError> {
-    each_key_once(&unit.put)?;
+    each_key_once(unit)?;
     // Before anything is written, so that a lost race leaves nothing to roll back.
     let holds = holds(db, unit)?;
     if let Some(taken) = &unit.claim
@@ -45,6 +45,11 @@ pub(super) fn commit(
             return Err(CommitError::Conflict);
         }
     }
+    for (key, _) in &unit.delete {
+        // Its version was looked at before; nobody else writes meanwhile.
+        let sql = "DELETE FROM docs WHERE kind = ?1 AND id = ?2";
+        execute(db, sql, params![key.kind.as_str(), key.id])?;
+    }
     for count in &unit.counts {
         let sql = "INSERT INTO counts (window, at, expires) VALUES (?1, ?2, ?3)";
         let params = params![count.window, count.at.secs(), count.expires.secs()];
@@ -60,6 +65,11 @@ pub(super) fn commit(
 fn holds(db: &Connection, unit: &Unit) -> Result<bool, StoreError> {
     for (key, version) in &unit.read {
         if !unchanged(db, key, *version)? {
+            return Ok(false);
+        }
+    }
+    for (key, version) in &unit.delete {
+        if *version == 0 || !unchanged(db, key, *version)? {
             return Ok(false);
         }
     }
