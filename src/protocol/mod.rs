@@ -14,6 +14,7 @@
 //! | [`refusal`] | reasons, protocol errors, and their HTTP form | 6 |
 //! | [`approval`] | a parked action | 7 |
 //! | [`record`] | entries, chains and their verifier | 8.2 |
+//! | [`webhook`] | what operators are told, and when it is tried again | 9 |
 //! | [`schema`] | closed body schemas | 6, 11 |
 
 pub mod approval;
@@ -35,6 +36,7 @@ pub mod schema;
 pub mod term_set;
 pub mod terms;
 pub mod time;
+pub mod webhook;
 
 /// The capability version that this crate serves (binding 10).
 pub const VERSION: &str = "2026-11-draft5";
