@@ -1,9 +1,10 @@
 //! The builder that stacks the layers.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -32,6 +33,7 @@ use crate::{
             introspection::{Introspect, Introspection},
         },
         idempotency::{Idempotency, Reconcile},
+        outbox::{Change, Outbox},
         part::Part,
         record::{Record, Recorder},
         step::{Stack, Step},
@@ -47,10 +49,12 @@ use crate::{
         term_set::{TermSet, TermSets},
         terms::{PrivateTerms, PublicTerms},
         time::Timestamp,
+        webhook::Outgoing,
     },
     service::{
         discovery::{self, Discovery},
         market::Market,
+        webhooks::{self, Deliverer, Webhooks},
     },
     store::{CommitError, Doc, Key, Kind, Put, Store, StoreError, Unit},
     wire::{
@@ -117,7 +121,11 @@ struct Parts {
     prefix: String,
     /// Whether signatures, and unsigned tokens, are accepted.
     accepts: [bool; 2],
+    key: SigningKey,
     clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    dev: bool,
+    outbox: Outbox,
     #[cfg(feature = "approvals")]
     pages: Option<Pages>,
 }
@@ -439,6 +447,85 @@ impl Rctp {
         Subject::new(SubjectKind::Gateway, &*self.0.public_url)
     }
 
+    /// Delivers to operators what [`RctpBuilder::webhooks`] keeps for them (binding 9): spawn its
+    /// [`run`](Deliverer::run).
+    ///
+    /// # Errors
+    /// When TLS cannot be set up, or without the feature `fetch` and a [`Webhooks::post_with`].
+    pub fn webhooks(&self, settings: Webhooks) -> Result<Deliverer, BuildError> {
+        let agent = format!("profile=\"{}/.well-known/ucp\"", self.0.public_url);
+        let agent = HeaderValue::from_str(&agent)
+            .map_err(|_| BuildError("public_url does not fit a header".into()))?;
+        let post = match settings.post() {
+            Some(post) => post,
+            #[cfg(feature = "fetch")]
+            None => Arc::new(
+                authenticate::fetch::HttpsPost::new(self.0.dev).map_err(|e| e.to_string())?,
+            ),
+            #[cfg(not(feature = "fetch"))]
+            None => {
+                return Err(BuildError(
+                    "sending webhooks needs the feature `fetch`; enable it, or write post_with(…)"
+                        .into(),
+                ));
+            }
+        };
+        Ok(Deliverer::new(webhooks::Inner {
+            store: self.0.store.clone(),
+            seal: self.0.seal.clone(),
+            outbox: self.0.outbox.clone(),
+            authenticate: self.0.authenticate.clone(),
+            key: self.0.key.clone(),
+            agent,
+            clock: self.0.clock.clone(),
+            ids: self.0.ids.clone(),
+            post,
+            dev: self.0.dev,
+            settings,
+            resting: Mutex::new(HashMap::new()),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// A page of the events that could not be delivered, oldest first, after the id `after`.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn dead_letters(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<Outgoing>, StoreError> {
+        webhooks::dead_letters(&*self.0.store, after, limit).await
+    }
+
+    /// Sends a dead letter again, as of now: its id stays, its `created_at` is the new one, since receivers refuse what is
+    /// old (R33). `false` when there is none of this id.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn resend(&self, event_id: &str) -> Result<bool, StoreError> {
+        self.take_up(event_id, Some(self.0.clock.now())).await
+    }
+
+    /// Throws a dead letter away. `false` when there is none of this id.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn discard(&self, event_id: &str) -> Result<bool, StoreError> {
+        self.take_up(event_id, None).await
+    }
+
+    async fn take_up(&self, event_id: &str, now: Option<Timestamp>) -> Result<bool, StoreError> {
+        let Parts {
+            store,
+            seal,
+            outbox,
+            ..
+        } = &*self.0;
+        webhooks::take_up(&**store, seal.clone(), outbox, event_id, now).await
+    }
+
     /// Forgets what is kept no longer: answers after 48 hours, counts after their window, and what was parked once its
     /// approval has ended, proposed terms included (binding 4.2). Call it now and then. Returns how many.
     ///
@@ -466,18 +553,22 @@ impl Rctp {
                         continue;
                     }
                 };
+                let put = Put {
+                    expected: doc.version,
+                    parent: None,
+                    due: None,
+                    body,
+                    key: doc.key.clone(),
+                };
+                let mut puts = self.told(&doc, &put, now)?;
+                puts.insert(0, put);
                 let unit = Unit {
-                    put: vec![Put {
-                        expected: doc.version,
-                        parent: None,
-                        due: None,
-                        body,
-                        key: doc.key,
-                    }],
+                    put: puts,
                     entries,
                     ..Unit::default()
                 };
-                match self.0.store.commit(unit, self.0.seal.clone()).await {
+                let seal = self.0.seal.clone();
+                match self.0.outbox.commit(&*self.0.store, unit, seal).await {
                     Ok(_) => settled += 1,
                     // A request was faster; the next turn looks again.
                     Err(CommitError::Conflict | CommitError::KeyTaken) => {}
@@ -488,6 +579,28 @@ impl Rctp {
                 return Ok(settled);
             }
         }
+    }
+
+    /// What operators are told of what time has done to a document.
+    fn told(&self, before: &Doc, after: &Put, now: Timestamp) -> Result<Vec<Put>, StoreError> {
+        let offer: Option<Offer> = match before.key.kind {
+            Kind::Offer => serde_json::from_slice(&before.body).ok(),
+            // It was ended before; that it is looked at again tells nothing new.
+            Kind::Approval
+                if serde_json::from_slice::<Approval>(&before.body)
+                    .is_ok_and(|approval| approval.status != ApprovalStatus::Pending) =>
+            {
+                return Ok(Vec::new());
+            }
+            _ => None,
+        };
+        let change = Change {
+            now,
+            actor: None,
+            before: &offer.iter().collect::<Vec<_>>(),
+            seller_operator: None,
+        };
+        self.0.outbox.events([after], &change)
     }
 }
 
@@ -574,6 +687,7 @@ pub struct RctpBuilder {
     approver: Option<Arc<dyn Approver>>,
     #[cfg(feature = "approvals")]
     approvals: Option<Approvals>,
+    webhooks: bool,
     body_limit: usize,
     dev: bool,
 }
@@ -605,6 +719,7 @@ impl Default for RctpBuilder {
             approver: None,
             #[cfg(feature = "approvals")]
             approvals: None,
+            webhooks: false,
             body_limit: BODY_LIMIT,
             dev: false,
         }
@@ -771,6 +886,13 @@ impl RctpBuilder {
         self
     }
 
+    /// Whether operators are told of changes (binding 9). Their events are kept in the store, in the unit that makes the
+    /// change, until [`Rctp::webhooks`] has delivered them: a program that sets this runs it. By default not.
+    pub fn webhooks(mut self, webhooks: bool) -> Self {
+        self.webhooks = webhooks;
+        self
+    }
+
     /// The limit of a request's body in bytes; 256 KiB by default. More is 413.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;
@@ -910,6 +1032,7 @@ impl RctpBuilder {
             Sealer::from_signing_key(&key, PARKED_TOKENS)
                 .map_err(|e| BuildError(format!("signing_key: it cannot keep parked tokens: {e}")))
         };
+        let outbox = Outbox::new(self.webhooks.then(|| self.ids.clone()));
         let approve = Approve::new(approve::Config {
             approver: approver.clone(),
             store: store.clone(),
@@ -919,18 +1042,20 @@ impl RctpBuilder {
             operators: self.operators.clone(),
             origin: public.origin.clone(),
             prefix: public.prefix.clone(),
+            outbox: outbox.clone(),
         });
         let decide = Decide::new(decision::Config {
             sealer: parking()?,
             store: store.clone(),
             seal: seal.clone(),
             keys: verifying,
-            key,
+            key: key.clone(),
             policy: policy.clone(),
             clock: self.clock.clone(),
             ids: self.ids.clone(),
             public_url: public_url.clone(),
             gateway,
+            outbox: outbox.clone(),
         });
         let prefix = public.prefix.clone();
         let arrive = Arrive::new(public.prefix, self.body_limit, approver.is_some());
@@ -988,7 +1113,11 @@ impl RctpBuilder {
                 self.mechanisms.accepts_signatures(),
                 self.mechanisms.accepts_oauth(),
             ],
+            key,
             clock: self.clock,
+            ids: self.ids,
+            dev: self.dev,
+            outbox,
             #[cfg(feature = "approvals")]
             pages,
         })))

@@ -2038,6 +2038,7 @@ fn listing() -> Listing {
             commitment: format!("sha-256:{}", "0a".repeat(32)),
         }),
         created_at: NOW.plus(-HOUR),
+        operator: None,
     }
 }
 

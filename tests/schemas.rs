@@ -1377,6 +1377,7 @@ fn listings() -> Vec<Listing> {
         term_set: "goods-1".into(),
         terms: None,
         created_at: NOW,
+        operator: None,
     };
     let full = Listing {
         description: Some("Red.\nTwo years old.".into()),

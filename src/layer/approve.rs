@@ -23,13 +23,14 @@ use super::{
     body::Body,
     context::Clock,
     decision::{json_response, refused_outcome},
+    outbox::{Change, Outbox},
     step::{Next, Step},
 };
 use crate::{
     protocol::{
         approval::{Approval, ApprovalStatus},
         caller::Caller,
-        offer::{Offer, OfferState},
+        offer::{By, Offer, OfferState},
         operation::Op,
         record::{Entry, Seal},
         refusal::{Code, ProtocolError, Reason, Refusal},
@@ -115,6 +116,8 @@ pub(crate) struct Config {
     pub(crate) origin: String,
     /// The path of the public URL, without its trailing slash.
     pub(crate) prefix: String,
+    /// Where operators are told from.
+    pub(crate) outbox: Outbox,
 }
 
 impl Approve {
@@ -433,19 +436,24 @@ impl Config {
         let offer = self.offer_of(&approval).await?;
         let declined = approval.ended(ApprovalStatus::Declined, None);
         let mut put = vec![over(&doc, &declined)];
-        if let Some((offer, doc)) = offer {
+        if let Some((offer, doc)) = &offer {
             let declined = Offer {
                 state: OfferState::Declined,
-                ..offer
+                ..offer.clone()
             };
-            put.push(over(&doc, &declined));
+            put.push(over(doc, &declined));
         }
+        put.extend(self.events(&put, offer.as_ref().map(|(offer, _)| offer), now)?);
         let unit = Unit {
             put,
             entries: vec![entry],
             ..Unit::default()
         };
-        match self.store.commit(unit, self.seal.clone()).await {
+        match self
+            .outbox
+            .commit(&*self.store, unit, self.seal.clone())
+            .await
+        {
             Ok(_) => Ok(Some(declined.view(now))),
             Err(CommitError::Conflict | CommitError::KeyTaken) => Ok(None),
             Err(CommitError::Store(error)) => Err(error.into()),
@@ -456,6 +464,22 @@ impl Config {
     fn onboarded(&self, parked: &Request<Body>) -> bool {
         let caller = parked.extensions().get::<Caller>();
         caller.is_some_and(|caller| self.operators.by_profile(&caller.operator).is_some())
+    }
+
+    /// What operators are told of these writes.
+    fn events(
+        &self,
+        puts: &[Put],
+        offer: Option<&Offer>,
+        now: Timestamp,
+    ) -> Result<Vec<Put>, StoreError> {
+        let change = Change {
+            now,
+            actor: Some(By::Seller),
+            before: &offer.into_iter().collect::<Vec<_>>(),
+            seller_operator: None,
+        };
+        self.outbox.events(puts, &change)
     }
 
     /// The offer that waits for this approval.
@@ -519,12 +543,14 @@ impl Config {
             let ended = approval.ended(ApprovalStatus::Approved, Some(outcome));
             let mut put = vec![over(&doc, &ended)];
             put.extend(approved.also.iter().cloned());
-            if let Some((offer, doc)) = self.offer_of(&ended).await? {
+            let offer = self.offer_of(&ended).await?;
+            if let Some((offer, doc)) = &offer {
                 put.push(Put {
                     due: Some(offer.expires_at),
-                    ..over(&doc, &offer.reopened())
+                    ..over(doc, &offer.clone().reopened())
                 });
             }
+            put.extend(self.events(&put, offer.as_ref().map(|(offer, _)| offer), now)?);
             let entries = refusal.decision().map(|decision| Entry {
                 recorded_at: now,
                 decision: Some(decision),
@@ -535,7 +561,11 @@ impl Config {
                 entries: entries.into_iter().collect(),
                 ..Unit::default()
             };
-            match self.store.commit(unit, self.seal.clone()).await {
+            match self
+                .outbox
+                .commit(&*self.store, unit, self.seal.clone())
+                .await
+            {
                 Ok(_) => return Ok(Some(ended.view(now))),
                 Err(CommitError::Conflict | CommitError::KeyTaken) => {}
                 Err(CommitError::Store(error)) => return Err(error.into()),

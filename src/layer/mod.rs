@@ -26,6 +26,7 @@ pub mod decision;
 mod extract;
 pub mod grant;
 pub mod idempotency;
+pub(crate) mod outbox;
 pub mod part;
 pub mod record;
 pub mod step;

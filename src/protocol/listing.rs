@@ -35,6 +35,10 @@ pub struct Listing {
     pub terms: Option<ConfirmedTerms>,
     /// When it was created.
     pub created_at: Timestamp,
+    /// The operator profile of the agent that made it, which is told of offers on it (binding 9); `None` where the
+    /// marketplace made it itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
 }
 
 /// The public side of terms that the seller approved.

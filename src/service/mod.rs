@@ -12,3 +12,4 @@ pub mod pages;
 pub mod passkeys;
 #[cfg(feature = "approvals")]
 pub mod session;
+pub mod webhooks;

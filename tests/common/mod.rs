@@ -445,6 +445,7 @@ pub fn listing(id: &str, seller: &str) -> Listing {
         term_set: "goods-1".to_owned(),
         terms: None,
         created_at: Timestamp::from_secs(NOW - 1000),
+        operator: None,
     }
 }
 

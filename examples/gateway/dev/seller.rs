@@ -74,6 +74,7 @@ pub(super) async fn publish(rctp: &Rctp, seller: &str, new: NewListing) -> Resul
         term_set: rctp.policy().term_sets.names().swap_remove(0),
         terms: None,
         created_at: now,
+        operator: None,
     };
     let public = PublicTerms {
         fulfillment_options: vec![FulfillmentOption {

@@ -1,8 +1,10 @@
-//! Fetching profiles: https only, no redirects, bounded in time and size, and never from a special-use address.
+//! Fetching profiles: https only, no redirects, bounded in time and size, and never from a special-use address. Webhooks
+//! are sent under the same rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
+use http::{Request, StatusCode};
 use url::{Host, Url};
 
 use crate::store::BoxFuture;
@@ -26,6 +28,12 @@ pub struct FetchError(pub String);
 pub trait Fetch: Send + Sync + 'static {
     /// Fetches `url`.
     fn get<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Fetched, FetchError>>;
+}
+
+/// Sends a webhook by POST. [`HttpsPost`] is the one to use; tests and sites with an egress proxy of their own give another.
+pub trait Post: Send + Sync + 'static {
+    /// Sends the request, whose URI is absolute, and follows no redirect. The answer's body is nobody's business.
+    fn post(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<StatusCode, FetchError>>;
 }
 
 /// A profile URL that may be fetched: https, or http to loopback in dev mode; no user, no fragment.
@@ -94,7 +102,7 @@ fn global_v6(ip: Ipv6Addr) -> bool {
 }
 
 #[cfg(feature = "fetch")]
-pub use https::HttpsFetch;
+pub use https::{HttpsFetch, HttpsPost};
 
 #[cfg(feature = "fetch")]
 mod https {
@@ -128,16 +136,8 @@ mod https {
         /// # Errors
         /// When TLS cannot be set up.
         pub fn new(dev: bool) -> Result<Self, FetchError> {
-            let client = reqwest::Client::builder()
-                .dns_resolver(Arc::new(Guarded { dev }))
-                .redirect(redirect::Policy::none())
-                .no_proxy()
-                .connect_timeout(CONNECT_TIMEOUT)
-                .https_only(!dev)
-                .build()
-                .map_err(|e| FetchError(format!("TLS cannot be set up: {e}")))?;
             Ok(Self {
-                client,
+                client: client(dev)?,
                 dev,
                 timeout: TIMEOUT,
             })
@@ -153,15 +153,7 @@ mod https {
         async fn fetch(&self, text: &str) -> Result<Fetched, FetchError> {
             let failed = |e: reqwest::Error| FetchError(describe(&e));
             let url = allowed_url(text, self.dev).map_err(FetchError)?;
-            let literal = match url.host() {
-                Some(Host::Ipv4(ip)) => Some(IpAddr::V4(ip)),
-                Some(Host::Ipv6(ip)) => Some(IpAddr::V6(ip)),
-                _ => None,
-            };
-            // The resolver does not see literals.
-            if literal.is_some_and(|ip| !may_connect(ip, self.dev)) {
-                return Err(special_use());
-            }
+            check_literal(&url, self.dev)?;
             let request = self
                 .client
                 .get(url)
@@ -199,8 +191,70 @@ mod https {
         }
     }
 
+    /// Sends webhooks, under the rules of [`HttpsFetch`].
+    #[derive(Clone, Debug)]
+    pub struct HttpsPost {
+        client: reqwest::Client,
+        dev: bool,
+    }
+
+    impl HttpsPost {
+        /// A sender; `dev` also allows http and https to loopback.
+        ///
+        /// # Errors
+        /// When TLS cannot be set up.
+        pub fn new(dev: bool) -> Result<Self, FetchError> {
+            Ok(Self {
+                client: client(dev)?,
+                dev,
+            })
+        }
+    }
+
+    impl Post for HttpsPost {
+        fn post(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<StatusCode, FetchError>> {
+            Box::pin(async move {
+                let (parts, body) = request.into_parts();
+                let url = allowed_url(&parts.uri.to_string(), self.dev).map_err(FetchError)?;
+                check_literal(&url, self.dev)?;
+                let request = self.client.post(url).headers(parts.headers).body(body);
+                // A URL may hold what is for its owner alone.
+                let answer = request
+                    .send()
+                    .await
+                    .map_err(|e| FetchError(describe(&e.without_url())))?;
+                Ok(answer.status())
+            })
+        }
+    }
+
+    /// A client that connects to no special-use address: names go through a filter.
+    fn client(dev: bool) -> Result<reqwest::Client, FetchError> {
+        reqwest::Client::builder()
+            .dns_resolver(Arc::new(Guarded { dev }))
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .https_only(!dev)
+            .build()
+            .map_err(|e| FetchError(format!("TLS cannot be set up: {e}")))
+    }
+
+    /// The resolver does not see literals.
+    fn check_literal(url: &Url, dev: bool) -> Result<(), FetchError> {
+        let literal = match url.host() {
+            Some(Host::Ipv4(ip)) => Some(IpAddr::V4(ip)),
+            Some(Host::Ipv6(ip)) => Some(IpAddr::V6(ip)),
+            _ => None,
+        };
+        match literal.is_some_and(|ip| !may_connect(ip, dev)) {
+            true => Err(special_use()),
+            false => Ok(()),
+        }
+    }
+
     fn special_use() -> FetchError {
-        FetchError("its address is a special-use one, from which no profile is fetched".into())
+        FetchError("its address is a special-use one, to which nothing is sent and from which nothing is fetched".into())
     }
 
     /// reqwest's own message names the URL only; the cause is below it.

@@ -47,7 +47,7 @@ use crate::{
         caller::{Caller, Mechanism},
         grant::{self, Introspection},
         operation::{Operation, Side, Verb},
-        profile::Duties,
+        profile::{Duties, ProfileError},
         refusal::{Reason, Refusal},
         time::Timestamp,
     },
@@ -237,6 +237,22 @@ pub(crate) struct Config {
 impl Authenticate {
     pub(crate) fn new(config: Config) -> Self {
         Self(Arc::new(config))
+    }
+
+    /// Where an operator wants to be told of changes (binding 9). `None` where it does not, where it has a registration in
+    /// place of a profile, and where it is no operator of ours any more.
+    pub(crate) async fn webhook_url(
+        &self,
+        operator: &str,
+        now: Timestamp,
+    ) -> Result<Option<String>, ProfileError> {
+        match self.0.operators.by_profile(operator) {
+            Some(known) if known.registration().is_none() => {
+                let profile = self.0.profiles.get(operator, now).await?;
+                Ok(profile.webhook_url.clone())
+            }
+            _ => Ok(None),
+        }
     }
 }
 

@@ -17,13 +17,14 @@ use crate::{
         body::Body,
         context::Ids,
         idempotency::{Held, Settled, stored},
+        outbox::{Change, Outbox},
     },
     protocol::{
         approval::{Approval, ApprovalStatus, Outcome},
         caller::Caller,
         decision::{Decision, Facts, HEADER},
         grant::Grant,
-        offer::{Offer, OfferState},
+        offer::{By, Offer, OfferState},
         operation::Operation,
         policy::Policy,
         record::{Entry, Seal},
@@ -68,6 +69,7 @@ pub(crate) struct Inner {
     pub(crate) issuer: Arc<str>,
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) policy: Arc<Policy>,
+    pub(crate) outbox: Outbox,
     pub(crate) end: Mutex<End>,
 }
 
@@ -304,10 +306,42 @@ impl Decided {
             .headers_mut()
             .insert(HEADER, Decision::Auto.to_header());
         unit.claim = self.claim(ClaimStep::Settle(stored(&response)));
+        match self.events(&unit.put) {
+            Ok(events) => unit.put.extend(events),
+            Err(error) => {
+                tracing::error!(%error, "nothing was executed");
+                self.set(End::Failed);
+                return Err(error.into());
+            }
+        }
         self.commit_unit(unit).await?;
         let mut response = response.map(Body::from);
         response.extensions_mut().insert(Settled);
         Ok(response)
+    }
+
+    /// The writes of the events that these writes are for operators (binding 9).
+    pub(crate) fn events<'p>(
+        &self,
+        puts: impl IntoIterator<Item = &'p Put>,
+    ) -> Result<Vec<Put>, StoreError> {
+        let Facts {
+            offer,
+            supersedes,
+            listing,
+            ..
+        } = &self.0.facts;
+        let before: Vec<&Offer> = offer.iter().chain(supersedes).collect();
+        let change = Change {
+            now: self.0.now,
+            actor: Some(match &self.0.grant {
+                Some(_) => By::Seller,
+                None => By::Buyer,
+            }),
+            before: &before,
+            seller_operator: listing.as_ref().and_then(|l| l.operator.as_deref()),
+        };
+        self.0.outbox.events(puts, &change)
     }
 
     /// The unit that every effect of this decision begins with.
@@ -397,7 +431,8 @@ impl Decided {
 
     /// Commits, and leaves what came of it in the slot.
     pub(crate) async fn commit_unit(&self, unit: Unit) -> Result<(), CommitError> {
-        let result = self.0.store.commit(unit, self.0.seal.clone()).await;
+        let seal = self.0.seal.clone();
+        let result = self.0.outbox.commit(&*self.0.store, unit, seal).await;
         self.set(match &result {
             Ok(_) => End::Committed,
             Err(CommitError::Conflict) => End::Conflict,
@@ -412,11 +447,13 @@ impl Decided {
 
     /// Commits further changes of a decision whose unit is done: the second half of the simple mode.
     pub(crate) async fn commit_after(&self, unit: Unit) -> Result<(), CommitError> {
-        self.0
-            .store
-            .commit(unit, self.0.seal.clone())
-            .await
-            .map(drop)
+        let Inner {
+            outbox,
+            store,
+            seal,
+            ..
+        } = &*self.0;
+        outbox.commit(&**store, unit, seal.clone()).await.map(drop)
     }
 
     pub(crate) fn end(&self) -> End {

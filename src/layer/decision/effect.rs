@@ -26,6 +26,7 @@ pub(crate) fn of_listing(decided: &Decided) -> Option<(Listing, Vec<Put>)> {
             term_set: new.term_set.clone(),
             terms: None,
             created_at: decided.now(),
+            operator: Some(decided.caller().operator.clone()),
         },
         (Op::SetListingTerms, _) => facts.listing.clone()?,
         (Op::RepriceListing, Requested::Price(price)) => Listing {

@@ -37,6 +37,7 @@ use super::{
     body::{Body, CollectError},
     context::{Clock, Ids},
     idempotency::{Held, MAX_STORED, Settled, key_taken, stored},
+    outbox::{Change, Outbox},
     part::{put_together_wrongly, row_of},
     record::Recorded,
     step::{Next, Step},
@@ -89,6 +90,8 @@ pub(crate) struct Config {
     pub(crate) gateway: Subject,
     /// Keeps the access token of a parked action (R25).
     pub(crate) sealer: Sealer,
+    /// Where operators are told from.
+    pub(crate) outbox: Outbox,
 }
 
 impl Decide {
@@ -280,6 +283,7 @@ impl Config {
             issuer: self.public_url.clone(),
             ids: self.ids.clone(),
             policy: self.policy.clone(),
+            outbox: self.outbox.clone(),
             end: Mutex::new(End::Open),
         }))
     }
@@ -337,7 +341,8 @@ impl Config {
         let response = collected(response).await.map_err(|_| {
             Refusal::unavailable("the handler's answer broke off; nothing was executed")
         })?;
-        let (unit, response) = decided.refused(refusal, response);
+        let (mut unit, response) = decided.refused(refusal, response);
+        unit.put.extend(decided.events(&unit.put)?);
         let claim = decided.response_claim(ClaimStep::Settle, &response);
         match self.commit(Unit { claim, ..unit }, response).await? {
             Turn::Answer(response) => Ok(Some(response)),
@@ -395,6 +400,15 @@ impl Config {
             unit.put.extend(resumed.puts(&loaded.versions, outcome));
             unit.put
                 .extend(reopened(loaded.facts.offer.as_ref(), &loaded.versions));
+            let before: Vec<&Offer> = loaded.facts.offer.iter().collect();
+            let change = Change {
+                now,
+                actor: None,
+                before: &before,
+                seller_operator: None,
+            };
+            let events = self.outbox.events(&unit.put, &change)?;
+            unit.put.extend(events);
         }
         // The subject's chain for those who belong to it, else the gateway's (R30).
         let place = if belongs(&asked.caller, asked.grant.as_ref(), &loaded.facts) {
@@ -464,7 +478,8 @@ impl Config {
     }
 
     async fn commit(&self, unit: Unit, response: Response<Bytes>) -> Result<Turn, Refusal> {
-        match self.store.commit(unit, self.seal.clone()).await {
+        let committed = self.outbox.commit(&*self.store, unit, self.seal.clone());
+        match committed.await {
             Ok(_) => {
                 let mut response = response.map(Body::from);
                 response.extensions_mut().insert(Recorded);

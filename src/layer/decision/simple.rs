@@ -167,6 +167,18 @@ async fn finish(decided: &Decided, response: Response<Body>) -> Response<Body> {
     }
     unit.claim = decided.response_claim(ClaimStep::Complete, &response);
     unit.put.extend(decided.outcome_put(&response));
+    // Told now that it is known what came of it.
+    let offers = match refused {
+        true => Vec::new(),
+        false => held(decided),
+    };
+    match decided.events(offers.iter().chain(&unit.put)) {
+        Ok(events) => unit.put.extend(events),
+        Err(error) => {
+            tracing::error!(%error, "a handler's response could not be stored");
+            return refuse(&unstored());
+        }
+    }
     match settle(decided, unit, refused).await {
         Ok(()) => {
             let mut response = response.map(Body::from);
