@@ -11,7 +11,7 @@ use axum::{
 };
 use http::{StatusCode, header};
 use serde_json::json;
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{
@@ -19,7 +19,7 @@ use tower_rctp::{
         grant::introspection::Introspection,
     },
     protocol::refusal::Refusal,
-    service::{approvals::Approvals, pages::Pages, session::Sessions},
+    service::{approvals::Approvals, pages::Pages, session::Sessions, webhooks::Webhooks},
     store::{MemoryStore, SqliteStore},
     wire::jwk::SigningKey,
 };
@@ -64,12 +64,20 @@ pub struct Running {
     server: Server,
     inner_door: Option<Server>,
     sweeper: JoinHandle<()>,
+    deliverer: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Running {
     /// Takes no more connections, waits for the requests in progress (with a deadline), and ends.
     pub async fn stop(self) {
         self.server.stop().await;
+        if let Some((stop, deliverer)) = self.deliverer {
+            // What is being tried is tried to its end; the rest waits in the store.
+            let _ = stop.send(());
+            if let Err(error) = deliverer.await {
+                tracing::error!(%error, "the delivery of webhooks broke off");
+            }
+        }
         // Requests in progress still ask the authorization server, so it goes last.
         if let Some(door) = self.inner_door {
             door.stop().await;
@@ -116,7 +124,12 @@ pub async fn start_with(
         true => development(&config, address, public_url, builder, sessions).await?,
         false => production(&config, builder)?,
     };
-    let app = router(&rctp, &issuer, Metrics::new(), routes);
+    let metrics = Metrics::new();
+    let deliverer = match config.webhooks.enabled {
+        true => Some(deliver(&config, &rctp, metrics.clone())?),
+        false => None,
+    };
+    let app = router(&rctp, &issuer, metrics, routes);
     let sweeper = tokio::spawn(sweep(rctp.clone()));
     Ok(Running {
         address,
@@ -126,6 +139,7 @@ pub async fn start_with(
         server: Server::start(listener, app),
         inner_door,
         sweeper,
+        deliverer,
     })
 }
 
@@ -168,7 +182,8 @@ fn builder(config: &Config, public_url: &str) -> Result<RctpBuilder, Error> {
         .tiers(config.tiers.clone())
         .offer_budget(config.offer_budget.clone())
         .offer_expiry(config.offer_expiry.clone())
-        .limits(config.limits.clone());
+        .limits(config.limits.clone())
+        .webhooks(config.webhooks.enabled);
     Ok(former.into_iter().fold(builder, RctpBuilder::former_key))
 }
 
@@ -322,6 +337,25 @@ async fn within_the_deadline(request: Request, next: Next) -> Response {
         )
         .into_response(),
     }
+}
+
+/// Tells operators, until it is stopped.
+fn deliver(
+    config: &Config,
+    rctp: &Rctp,
+    metrics: Arc<Metrics>,
+) -> Result<(oneshot::Sender<()>, JoinHandle<()>), Error> {
+    let settings = Webhooks::default()
+        .concurrency(config.webhooks.receivers_at_once)
+        .timeout(Duration::from_secs(config.webhooks.timeout_seconds))
+        .observe(move |delivery| metrics.delivery(delivery));
+    let deliverer = rctp.webhooks(settings).map_err(|e| Error(e.to_string()))?;
+    let (stop, stopped) = oneshot::channel();
+    let stopped = async move {
+        // Dropped without a word, it stops too.
+        let _ = stopped.await;
+    };
+    Ok((stop, tokio::spawn(deliverer.run(stopped))))
 }
 
 async fn sweep(rctp: Rctp) {

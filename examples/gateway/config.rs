@@ -133,6 +133,7 @@ pub struct Config {
     pub operators: Vec<Onboarded>,
     pub authorization_server: Option<AuthorizationServer>,
     pub approvals: Option<HostedPages>,
+    pub webhooks: Told,
     /// From the environment, never from the file.
     #[serde(skip)]
     pub client_secret: Option<Secret>,
@@ -176,6 +177,25 @@ pub struct HostedPages {
     pub marketplace: String,
 }
 
+/// How operators are told of changes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Told {
+    pub enabled: bool,
+    pub receivers_at_once: usize,
+    pub timeout_seconds: u64,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            receivers_at_once: 16,
+            timeout_seconds: 5,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -195,6 +215,7 @@ impl Default for Config {
             operators: Vec::new(),
             authorization_server: None,
             approvals: None,
+            webhooks: Told::default(),
             client_secret: None,
         }
     }
@@ -321,6 +342,18 @@ impl Config {
                     "`{}` is there twice; write one [[operators]] with all of its clients and roles",
                     twice.profile
                 ),
+            ));
+        }
+        if self.webhooks.receivers_at_once == 0 {
+            return Err(Error::setting(
+                "webhooks.receivers_at_once",
+                "is 0; write at least 1, or enabled = false",
+            ));
+        }
+        if !(1..=60).contains(&self.webhooks.timeout_seconds) {
+            return Err(Error::setting(
+                "webhooks.timeout_seconds",
+                "must be 1 to 60: receivers refuse what is more than 300 s old",
             ));
         }
         if !self.dev && self.operators.is_empty() {

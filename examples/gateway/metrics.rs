@@ -5,6 +5,7 @@
 //! | `rctp_decisions_total` | `operation`, `verb`, `outcome` (`auto`, `ask`, `forbid`), `reason` |
 //! | `rctp_requests_total` | `status` (`2xx`, …) |
 //! | `rctp_request_duration_seconds` | `operation` |
+//! | `rctp_webhooks_total` | `outcome` (`delivered`, `failed`, `dead`, `dropped`) |
 //! | `rctp_build_info` | `version` |
 //!
 //! Repeats that were answered from the store are requests, but no decisions.
@@ -36,6 +37,7 @@ use tower_rctp::{
         decision::Decision,
         operation::{Op, Verb},
     },
+    service::webhooks::Delivery,
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -56,12 +58,18 @@ struct OperationLabels {
     operation: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct WebhookLabels {
+    outcome: &'static str,
+}
+
 /// The counters.
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
     requests: Family<StatusLabels, Counter>,
     seconds: Family<OperationLabels, Histogram>,
+    webhooks: Family<WebhookLabels, Counter>,
 }
 
 impl Metrics {
@@ -69,11 +77,21 @@ impl Metrics {
         let mut registry = Registry::with_prefix("rctp");
         let decisions = Family::default();
         let requests = Family::default();
+        let webhooks = Family::<WebhookLabels, Counter>::default();
+        // There from the start, so that an alert on the first dead letter finds its line.
+        for outcome in ["delivered", "failed", "dead", "dropped"] {
+            drop(webhooks.get_or_create(&WebhookLabels { outcome }));
+        }
         // From half a millisecond, about what a local commit takes, to 16 seconds.
         let seconds: Family<_, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 16)));
         registry.register("decisions", "Decisions stated to agents", decisions.clone());
         registry.register("requests", "HTTP requests answered", requests.clone());
+        registry.register(
+            "webhooks",
+            "Webhooks by what became of a try",
+            webhooks.clone(),
+        );
         registry.register(
             "request_duration_seconds",
             "Time to answer a request",
@@ -89,7 +107,22 @@ impl Metrics {
             decisions,
             requests,
             seconds,
+            webhooks,
         })
+    }
+
+    /// Counts a webhook.
+    pub fn delivery(&self, delivery: Delivery) {
+        let outcome = match delivery {
+            Delivery::Delivered => "delivered",
+            Delivery::Failed => "failed",
+            Delivery::Dead => "dead",
+            Delivery::Dropped => "dropped",
+            _ => "other",
+        };
+        self.webhooks
+            .get_or_create(&WebhookLabels { outcome })
+            .inc();
     }
 
     /// The text for `GET /metrics`.
