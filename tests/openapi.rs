@@ -32,13 +32,14 @@ use tower_rctp::{
     Rctp,
     layer::{authenticate::operators::Operators, body::Body},
     protocol::{
+        event::EVENT_TYP,
         operation::{Side, TABLE, TierRule},
         policy::Tier,
         schema,
     },
     service::approvals::Approvals,
     store::MemoryStore,
-    wire::jwk::SigningKey,
+    wire::{jwk::SigningKey, jws},
 };
 
 const ISSUER: &str = "https://auth.marketplace.example";
@@ -425,6 +426,19 @@ fn sample(body: Option<&str>) -> Value {
     }
 }
 
+/// An event of the seller's that changes nothing.
+fn packing_note(market: &Described, deal: &str) -> String {
+    let payload = json!({
+        "deal_id": deal,
+        "event_id": format!("evt_{}", fresh_key()),
+        "event": "example.seller:packed",
+        "occurred_at": market.hosted.clock.now(),
+        "observation": "first_hand",
+    });
+    let key = market.hosted.seller.signer.key();
+    jws::sign(EVENT_TYP, payload.to_string().as_bytes(), key).unwrap()
+}
+
 #[tokio::test]
 async fn every_operation_is_answered_as_the_document_says() {
     let market = Described::open(Tier::Auto).await;
@@ -596,6 +610,11 @@ async fn every_operation_is_answered_as_the_document_says() {
         .await;
     market.get(&format!("/deals/{deal}"), true).await;
     market.get(&format!("/deals/{deal}"), false).await;
+    // Twice, since a repeat is answered by its own status.
+    let told = json!({"event": packing_note(&market, &deal)});
+    for _ in 0..2 {
+        market.seller(&format!("/deals/{deal}/events"), &told).await;
+    }
     market.get(&format!("/deals/{deal}/events"), true).await;
     market
         .seller(&format!("/deals/{deal}/commit-to-ship"), &json!({}))
