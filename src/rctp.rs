@@ -599,6 +599,7 @@ impl Rctp {
             actor: None,
             before: &offer.iter().collect::<Vec<_>>(),
             seller_operator: None,
+            recorded: None,
         };
         self.0.outbox.events([after], &change)
     }

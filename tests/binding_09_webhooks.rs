@@ -18,19 +18,27 @@ use std::{
 use axum::{Router, extract::State, response::IntoResponse, routing::any};
 use bytes::Bytes;
 use common::{
-    FLOOR, GATEWAY, NOW, SELLER, TestClock, World, deal_terms, listing, post, profile, public_terms,
+    Agent, FLOOR, GATEWAY, NOW, SELLER, TestClock, World, deal_terms, listing, post, profile,
+    public_terms,
 };
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request::Parts};
-use market::{Backing, Gate, Market, SELLERS, around, fits, on_every_store};
+use market::{
+    Backing, Gate, Market, SELLERS, around, fits, fresh_key, on_every_store, operators, signed,
+};
 use serde_json::{Value, json};
 use tower_rctp::{
     Rctp,
-    client::{Expected, Full, Seen, SeenInMemory, WebhookError, verify_webhook},
+    client::{Expected, Full, Seen, SeenInMemory, Signer, WebhookError, verify_webhook},
     layer::{
         approve::{Approver, NotVerified},
-        authenticate::fetch::{FetchError, Post},
+        authenticate::{
+            fetch::{FetchError, Post},
+            operators::Operator,
+        },
     },
     protocol::{
+        caller::Role,
+        event::EVENT_TYP,
         listing::Listing,
         money::Money,
         policy::Tier,
@@ -44,6 +52,7 @@ use tower_rctp::{
         crypto::default_provider,
         digest::{content_digest, sha256},
         jwk::{Keys, SigningKey},
+        jws,
         signature::{Authority, Component, Message, Params, SignatureError, sign},
     },
 };
@@ -51,6 +60,7 @@ use tower_rctp::{
 const PROFILE: &str = "https://gateway.example/.well-known/ucp";
 /// A listing that the seller's agent made.
 const TOLD: &str = "lst_told";
+const HOLDERS: &str = "https://holder.example/.well-known/ucp";
 
 on_every_store!(
     the_other_side_is_told_of_offers,
@@ -58,6 +68,7 @@ on_every_store!(
     time_is_told_to_the_buyer,
     the_end_of_an_approval_is_told_to_who_asked,
     what_was_approved_and_refused_is_told,
+    an_event_of_a_deal_is_told_to_everyone_it_concerns_but_its_writer,
     what_does_not_arrive_is_tried_again_and_then_a_dead_letter,
     a_dead_letter_is_sent_again_on_an_operators_word,
     an_earlier_event_holds_the_later_ones_back,
@@ -115,12 +126,23 @@ async fn the_other_side_is_told_of_offers(backing: Backing) {
     assert!(told[2].data["checkout"].is_string(), "the buyer's own");
     let read = site.market.buyer_get(&format!("/offers/{second}")).await;
     assert_eq!(told[2].data, read.body);
-    assert!(
-        site.sellers
-            .bodies()
-            .iter()
-            .all(|b| !b.contains("checkout"))
-    );
+    // A grant that was taken back must not go on telling: which offer, and no more.
+    for event in site.sellers.events() {
+        let members: Vec<&str> = event
+            .data
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|k| &**k)
+            .collect();
+        for member in &members {
+            assert!(
+                ["offer_id", "negotiation_id", "listing_id", "state"].contains(member),
+                "{members:?}"
+            );
+        }
+        assert_eq!(members.len(), 4);
+    }
 }
 
 async fn a_declined_offer_is_told_to_the_other_side(backing: Backing) {
@@ -282,6 +304,79 @@ async fn the_floor_is_in_no_event(backing: Backing) {
 }
 
 // ---- Delivery -------------------------------------------------------------------------------------------------------
+
+async fn an_event_of_a_deal_is_told_to_everyone_it_concerns_but_its_writer(backing: Backing) {
+    let site = Site::on(backing, Tier::Auto).await;
+    let deal = site.deal().await;
+    site.deliver().await;
+    for receiver in [&site.sellers, &site.buyers] {
+        receiver.got.lock().unwrap().clear();
+    }
+    // Who is told of which event.
+    let holder = &site.holder;
+    let buyer = &site.market.buyer;
+    let mut expected = [Vec::new(), Vec::new(), Vec::new()];
+    for (event, writer, told) in [
+        ("funds_held", holder, [true, true, false]),
+        ("example.buyer:collected", buyer, [true, false, true]),
+        ("accepted", buyer, [true, false, true]),
+        ("released", holder, [true, true, false]),
+    ] {
+        let payload = json!({
+            "deal_id": deal,
+            "event_id": format!("evt_{}", fresh_key()),
+            "event": event,
+            "occurred_at": site.clock().now(),
+            "observation": "first_hand",
+        });
+        let jws = jws::sign(
+            EVENT_TYP,
+            payload.to_string().as_bytes(),
+            writer.signer.key(),
+        )
+        .unwrap();
+        let path = format!("/deals/{deal}/events");
+        let key = fresh_key();
+        let body = json!({"event": jws});
+        let send = || site.market.send(signed(writer, None, &path, &body, &key));
+        assert_eq!(send().await.status, 201, "{event}");
+        // A repeat, and a refusal, are no event.
+        assert_eq!(send().await.status, 201);
+        assert_eq!(
+            site.market
+                .send(signed(buyer, None, &path, &body, &fresh_key()))
+                .await
+                .status,
+            if writer.profile == buyer.profile {
+                409
+            } else {
+                401
+            },
+            "{event}"
+        );
+        let data = json!({"deal_id": deal, "event_id": payload["event_id"], "event": event});
+        for (to, expected) in told.into_iter().zip(&mut expected) {
+            if to {
+                expected.push(data.clone());
+            }
+        }
+    }
+    site.deliver().await;
+    for (receiver, expected) in [&site.sellers, &site.buyers, &site.holders]
+        .iter()
+        .zip(expected)
+    {
+        let told: Vec<Value> = receiver
+            .events()
+            .into_iter()
+            .map(|event| {
+                assert_eq!(event.event, EventType::DealEvent);
+                event.data
+            })
+            .collect();
+        assert_eq!(told, expected);
+    }
+}
 
 async fn what_does_not_arrive_is_tried_again_and_then_a_dead_letter(backing: Backing) {
     let site = Site::on(backing, Tier::Auto).await;
@@ -909,14 +1004,22 @@ struct Site {
     market: Market,
     sellers: Receiver,
     buyers: Receiver,
+    /// The receiver of the holder of funds, and their agent.
+    holders: Receiver,
+    holder: Agent,
     deliverer: Deliverer,
     counts: Arc<Mutex<HashMap<Delivery, usize>>>,
 }
 
 impl Site {
     async fn on(backing: Backing, tier: Tier) -> Self {
-        let settings =
-            |b: tower_rctp::RctpBuilder| b.webhooks(true).dev(true).approve_with(Browser);
+        let settings = |b: tower_rctp::RctpBuilder| {
+            let holder = Operator::new(HOLDERS).role(Role::FundsHolder);
+            b.webhooks(true)
+                .dev(true)
+                .approve_with(Browser)
+                .operators(operators().with(holder))
+        };
         let market = Market::with(backing, tier, settings).await;
         let keys = Keys::parse(
             &json!([market.gateway_key.public_jwk()]),
@@ -924,7 +1027,15 @@ impl Site {
         );
         let keys = keys.unwrap();
         let sellers = Receiver::start(&market.clock, keys.clone()).await;
-        let buyers = Receiver::start(&market.clock, keys).await;
+        let buyers = Receiver::start(&market.clock, keys.clone()).await;
+        let holders = Receiver::start(&market.clock, keys).await;
+        let holder = SigningKey::generate().unwrap();
+        let holder = Agent {
+            signer: Signer::new(HOLDERS, holder)
+                .unwrap()
+                .clock(market.clock.closure()),
+            profile: HOLDERS.into(),
+        };
         let counts: Arc<Mutex<HashMap<_, _>>> = Arc::default();
         let counted = counts.clone();
         let webhooks = Webhooks::default()
@@ -934,10 +1045,13 @@ impl Site {
             market,
             sellers,
             buyers,
+            holders,
+            holder,
             counts,
         };
         site.wants("seller", Some(&site.sellers.url));
         site.wants("buyer", Some(&site.buyers.url));
+        site.wants("holder", Some(&site.holders.url));
         site.publish(TOLD).await;
         site
     }
@@ -955,6 +1069,7 @@ impl Site {
         let world: &World = &self.market;
         let agent = match name {
             "buyer" => &world.buyer,
+            "holder" => &self.holder,
             _ => &world.seller,
         };
         let mut document = profile(name, &[agent.signer.key().public_jwk()]);
@@ -986,6 +1101,14 @@ impl Site {
         let offer = self.market.buyer_post("/offers", &body).await;
         assert_eq!(offer.status, 201, "{:?}", offer.body);
         offer.get("offer_id")
+    }
+
+    async fn deal(&self) -> String {
+        let accepted = self.market.accept(&self.offer(FLOOR + 1, None).await).await;
+        let checkout = json!({"checkout": accepted.get("checkout")});
+        let deal = self.market.buyer_post("/deals", &checkout).await;
+        assert_eq!(deal.status, 201, "{:?}", deal.body);
+        deal.get("deal_id")
     }
 
     /// An acceptance that waits for the seller: its approval, and the offer.
@@ -1138,7 +1261,7 @@ impl Receiver {
                 let id = event.data["approval_id"].as_str().unwrap().to_owned();
                 ("approval.decided", word(&event.data["status"]), id)
             }
-            EventType::DealEvent => panic!("nobody sends these yet"),
+            EventType::DealEvent => panic!("of deals, look at the events themselves"),
         };
         self.events().into_iter().map(told).collect()
     }

@@ -1515,6 +1515,7 @@ fn deal() -> Deal {
         committed_to_ship_at: None,
         rules: Rules::default(),
         progress: Progress::default(),
+        followers: std::collections::BTreeSet::new(),
     }
 }
 

@@ -478,6 +478,7 @@ impl Config {
             actor: Some(By::Seller),
             before: &offer.into_iter().collect::<Vec<_>>(),
             seller_operator: None,
+            recorded: None,
         };
         self.outbox.events(puts, &change)
     }

@@ -1,6 +1,6 @@
 //! Events for operators (binding 9), written in the unit that makes the change: both are there, or neither.
 //!
-//! Who is told what is [`tell_of_offer`] and, of approvals, whoever asked. Whether a receiver wants webhooks is looked at
+//! Who is told what is [`tell_of_offer`], of approvals whoever asked, and of deals their followers. Whether a receiver wants webhooks is looked at
 //! when they are delivered ([`service::webhooks`](crate::service::webhooks)).
 
 use std::{
@@ -13,13 +13,15 @@ use std::{
 };
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::context::Ids;
 use crate::{
     protocol::{
         approval::{Approval, ApprovalStatus},
+        deal::Deal,
+        event::DealEvent,
         offer::{By, Offer},
         record::Seal,
         time::Timestamp,
@@ -56,6 +58,8 @@ pub(crate) struct Change<'a> {
     pub(crate) before: &'a [&'a Offer],
     /// The operator that the seller's side is told through: that of the agent that made the listing.
     pub(crate) seller_operator: Option<&'a str>,
+    /// The event that enters a deal's record, and the operator that it comes from, which knows it.
+    pub(crate) recorded: Option<(&'a DealEvent, &'a str)>,
 }
 
 impl Outbox {
@@ -82,12 +86,13 @@ impl Outbox {
         };
         let mut events = Vec::new();
         for put in puts {
-            let told = match put.key.kind {
-                Kind::Approval => of_approval(&read(put)?, change.now),
-                Kind::Offer => of_offer(&read(put)?, change),
-                _ => None,
+            let told: Vec<Told> = match put.key.kind {
+                Kind::Approval => of_approval(&read(put)?, change.now).into_iter().collect(),
+                Kind::Offer => of_offer(&read(put)?, change).into_iter().collect(),
+                Kind::Deal => of_deal(&read(put)?, change),
+                _ => Vec::new(),
             };
-            if let Some(told) = told {
+            for told in told {
                 events.push(told.put(&**ids, change.now)?);
             }
         }
@@ -169,6 +174,26 @@ fn of_offer(offer: &Offer, change: &Change<'_>) -> Option<Told> {
         event: EventType::OfferUpdated,
         data: offer_data(offer, to, change.now),
     })
+}
+
+/// No more than what was recorded: whoever is a party reads the rest there.
+fn of_deal(deal: &Deal, change: &Change<'_>) -> Vec<Told> {
+    let Some((event, writer)) = change.recorded else {
+        return Vec::new();
+    };
+    let followers = deal.followers.iter().filter(|operator| *operator != writer);
+    followers
+        .map(|operator| Told {
+            receiver: operator.clone(),
+            subject: deal.deal_id.clone(),
+            event: EventType::DealEvent,
+            data: json!({
+                "deal_id": event.deal_id,
+                "event_id": event.event_id,
+                "event": event.event,
+            }),
+        })
+        .collect()
 }
 
 fn read<T: DeserializeOwned>(put: &Put) -> Result<T, StoreError> {

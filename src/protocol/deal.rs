@@ -1,5 +1,7 @@
 //! Checkouts and deals (binding 5.3).
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -74,6 +76,10 @@ pub struct Deal {
     /// What its events have come to.
     #[serde(default)]
     pub progress: Progress,
+    /// The operators that are told of its events (binding 9): the buyer's, that of the agent that made the listing, and each
+    /// that has recorded one, so that the holder of funds learns what they wait for.
+    #[serde(default)]
+    pub followers: BTreeSet<String>,
 }
 
 impl Deal {

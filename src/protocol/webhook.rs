@@ -4,7 +4,7 @@
 //! `created_at` and then kept as a dead letter (R33).
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     offer::{By, Offer, OfferState},
@@ -25,11 +25,10 @@ pub enum EventType {
     /// [`Approval::view`](super::approval::Approval::view) shows.
     #[serde(rename = "approval.decided")]
     ApprovalDecided,
-    /// The other side, or time, has changed an offer. `data` is what [`Offer::view`] shows; the checkout is in it for the
-    /// buyer's operator only.
+    /// The other side, or time, has changed an offer. `data` is [`offer_data`].
     #[serde(rename = "offer.updated")]
     OfferUpdated,
-    /// An event has entered a deal's record.
+    /// An event has entered a deal's record. `data` names the deal and the event.
     #[serde(rename = "deal.event")]
     DealEvent,
 }
@@ -146,13 +145,19 @@ pub fn tell_of_offer(before: Option<&Offer>, after: &Offer, actor: Option<By>) -
     }
 }
 
-/// An offer as the operator of this side may read it: the checkout is the buyer's.
+/// An offer as it is told to the operator of this side. The buyer's gets what it reads at the offer. The seller's agents read
+/// offers by a grant that may have been taken back, which no event can know; so their operator is told which one has
+/// changed, and they read the rest by the grant (R5).
 pub fn offer_data(offer: &Offer, to: By, now: Timestamp) -> Value {
-    let mut view = offer.view(now);
-    if let (By::Seller, Some(members)) = (to, view.as_object_mut()) {
-        members.remove("checkout");
+    match to {
+        By::Buyer => offer.view(now),
+        By::Seller => json!({
+            "offer_id": offer.offer_id,
+            "negotiation_id": offer.negotiation_id,
+            "listing_id": offer.listing_id,
+            "state": offer.state_at(now),
+        }),
     }
-    view
 }
 
 #[cfg(test)]

@@ -277,10 +277,11 @@ async fn post_deal_event(decided: &Decided, facts: &Facts) -> Answer {
     };
     let (deal, event, now) = (there(&facts.deal)?, &signed.event, decided.now());
     let writer = writer(decided.caller(), decided.grant(), deal);
-    let recorded = Deal {
+    let mut recorded = Deal {
         progress: event::record(&deal.progress, &deal.rules, event, writer, now)?,
         ..deal.clone()
     };
+    recorded.followers.insert(decided.caller().operator.clone());
     let (id, parent) = (&*recorded.deal_id, Some(&*recorded.listing_id));
     let put = decided.put(Kind::Deal, id, parent, None, &recorded);
     let answer = json!({
@@ -489,6 +490,11 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         committed_to_ship_at: None,
         rules: acceptance.rules.clone(),
         progress: Progress::default(),
+        followers: [Some(&offer.buyer_operator), listing.operator.as_ref()]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
     };
     let redeemed = Offer {
         acceptance: Some(Acceptance {

@@ -58,8 +58,12 @@ pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-times
 
 /// How many documents are read at a time.
 const PAGE: usize = 200;
+/// How many events a receiver's queue takes at a time; the outbox may be longer than the memory.
+const QUEUE: usize = 1000;
 /// How often the outbox is looked at when nothing wakes the deliverer: another gateway may have put something in, and ended.
 const POLL: Duration = Duration::from_secs(5);
+/// What reading the outbox may take before as long a pause follows.
+const LONG_LOOK: Duration = Duration::from_millis(50);
 /// How much longer than a try its lease is, in seconds.
 const SPARE: i64 = 5;
 /// The longest that a receiver is left alone after failures in a row, in seconds.
@@ -231,7 +235,10 @@ impl Deliverer {
         let mut busy: HashMap<tokio::task::Id, String> = HashMap::new();
         loop {
             let names = busy.values().cloned().collect();
-            let pause = match self.0.ready(&names).await {
+            let began = time::Instant::now();
+            let found = self.0.ready(&names).await;
+            let looked = began.elapsed();
+            let pause = match found {
                 Ok(ready) => {
                     for (receiver, queue) in ready.by_receiver {
                         if tasks.len() >= self.0.settings.concurrency {
@@ -257,6 +264,13 @@ impl Deliverer {
                     POLL
                 }
             };
+            // A long outbox is read whole; every new event must not make that the only thing that is done.
+            if looked > LONG_LOOK {
+                tokio::select! {
+                    () = &mut stop => break,
+                    () = time::sleep(looked) => {}
+                }
+            }
             tokio::select! {
                 () = &mut stop => break,
                 Some(done) = tasks.join_next_with_id() => {
@@ -310,7 +324,10 @@ impl Inner {
                     Some(until) if event.is_timely(now) => later(*until),
                     _ => {
                         let queue = ready.by_receiver.entry(event.receiver.clone());
-                        queue.or_default().push((event, doc.version));
+                        let queue = queue.or_default();
+                        if queue.len() < QUEUE {
+                            queue.push((event, doc.version));
+                        }
                     }
                 }
             }

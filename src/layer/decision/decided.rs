@@ -22,7 +22,7 @@ use crate::{
     protocol::{
         approval::{Approval, ApprovalStatus, Outcome},
         caller::Caller,
-        decision::{Decision, Facts, HEADER},
+        decision::{Decision, Facts, HEADER, Requested},
         grant::Grant,
         offer::{By, Offer, OfferState},
         operation::Operation,
@@ -329,6 +329,7 @@ impl Decided {
             offer,
             supersedes,
             listing,
+            requested,
             ..
         } = &self.0.facts;
         let before: Vec<&Offer> = offer.iter().chain(supersedes).collect();
@@ -340,6 +341,10 @@ impl Decided {
             }),
             before: &before,
             seller_operator: listing.as_ref().and_then(|l| l.operator.as_deref()),
+            recorded: match requested {
+                Requested::Event(signed) => Some((&signed.event, &*self.0.caller.operator)),
+                _ => None,
+            },
         };
         self.0.outbox.events(puts, &change)
     }

@@ -406,6 +406,7 @@ impl Config {
                 actor: None,
                 before: &before,
                 seller_operator: None,
+                recorded: None,
             };
             let events = self.outbox.events(&unit.put, &change)?;
             unit.put.extend(events);
