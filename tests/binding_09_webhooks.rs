@@ -74,6 +74,7 @@ on_every_store!(
     an_earlier_event_holds_the_later_ones_back,
     one_thing_does_not_hold_another_back,
     one_failing_receiver_does_not_hold_another_back,
+    a_receiver_that_fails_is_found_out_by_one_event,
     a_restart_loses_nothing,
     two_gateways_do_not_send_an_event_at_once,
     who_wants_no_webhooks_gets_none,
@@ -494,6 +495,25 @@ async fn one_failing_receiver_does_not_hold_another_back(backing: Backing) {
     site.deliver().await;
     assert_eq!(site.buyers.told(), [("offer.updated", "declined", offer)]);
     assert_eq!(site.waiting().await, 1);
+}
+
+async fn a_receiver_that_fails_is_found_out_by_one_event(backing: Backing) {
+    let site = Site::on(backing, Tier::Auto).await;
+    site.sellers.answer(503);
+    let offers = 20;
+    for n in 0..offers {
+        site.publish(&format!("lst_n{n}")).await;
+        let body = json!({"listing_id": format!("lst_n{n}"), "deal_terms": deal_terms(50_000)});
+        assert_eq!(site.market.buyer_post("/offers", &body).await.status, 201);
+    }
+    assert_eq!(site.step().await, 1);
+    assert_eq!(site.waiting().await, offers);
+    // It is left alone for a while; then the first that arrives lets the others in.
+    assert_eq!(site.step().await, 0);
+    site.sellers.answer(200);
+    site.clock().advance(2);
+    assert_eq!(site.step().await, offers);
+    assert_eq!(site.waiting().await, 0);
 }
 
 async fn a_restart_loses_nothing(backing: Backing) {

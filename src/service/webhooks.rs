@@ -7,8 +7,8 @@
 //!   ([`Rctp::resend`](crate::Rctp::resend)). Repeats have the same `Webhook-Id`.
 //! - *In order* for each thing that events are about: one that has not arrived holds back the later ones to the same
 //!   receiver.
-//! - *One try at a time* to a receiver by each gateway. An event that is being tried is leased by its version in the store,
-//!   so gateways over one store do not try it at once. After failures in a row a receiver is left alone for up to
+//! - *One try at a time* to a receiver that has failed, and up to 8 to one that answers, by each gateway. An event that is
+//!   being tried is leased by its version in the store, so gateways over one store do not try it at once. After failures in a row a receiver is left alone for up to
 //!   half a minute.
 //! - *To where the profile says*: `config.webhook_url` of `dev.rctp.deal`, read when it is sent. Without one the event is
 //!   dropped. https only, no redirects, no special-use addresses (as for profiles).
@@ -58,6 +58,8 @@ pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-times
 
 /// How many documents are read at a time.
 const PAGE: usize = 200;
+/// How many events a receiver that answers is sent at once.
+const PER_RECEIVER: usize = 8;
 /// How many events a receiver's queue takes at a time; the outbox may be longer than the memory.
 const QUEUE: usize = 1000;
 /// How often the outbox is looked at when nothing wakes the deliverer: another gateway may have put something in, and ended.
@@ -128,7 +130,7 @@ impl fmt::Debug for Webhooks {
 }
 
 impl Webhooks {
-    /// To how many receivers at once; 16 by default.
+    /// To how many receivers at once; 16 by default. Each gets up to 8 events at once.
     #[must_use]
     pub fn concurrency(mut self, receivers: usize) -> Self {
         self.concurrency = receivers.max(1);
@@ -185,6 +187,15 @@ impl fmt::Debug for Deliverer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deliverer").finish_non_exhaustive()
     }
+}
+
+/// What became of one event in a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// It was not tried: too late for it, nobody wants it, or another gateway has it.
+    None,
+    Arrived,
+    Failed,
 }
 
 /// What can be tried now.
@@ -342,74 +353,94 @@ impl Inner {
         Ok(ready)
     }
 
-    /// Tries a receiver's events one after the other, up to the first that fails.
-    async fn deliver(&self, queue: Vec<(Outgoing, Version)>) -> Result<usize, StoreError> {
-        let mut tried = 0;
-        for (event, version) in queue {
-            if self.stopping.load(Ordering::Relaxed) {
-                break;
+    /// Tries a receiver's events, up to the first that fails. They are about different things, so that after the first has
+    /// arrived some are tried at once. Returns how many were tried.
+    async fn deliver(
+        self: Arc<Self>,
+        queue: Vec<(Outgoing, Version)>,
+    ) -> Result<usize, StoreError> {
+        let mut queue = queue.into_iter();
+        let (mut tried, mut tries, mut at_once) = (0, JoinSet::new(), 1);
+        loop {
+            while tries.len() < at_once && !self.stopping.load(Ordering::Relaxed) {
+                let Some((event, version)) = queue.next() else {
+                    break;
+                };
+                let inner = self.clone();
+                tries.spawn(async move { inner.attempt(event, version).await });
             }
-            let now = self.clock.now();
-            if !event.is_timely(now) {
-                self.bury(event, version).await?;
-                continue;
-            }
-            let url = match self.authenticate.webhook_url(&event.receiver, now).await {
-                Ok(Some(url)) => Ok(url),
-                Ok(None) => {
-                    if self.remove(&event, version).await? {
-                        (self.settings.observe)(Delivery::Dropped);
-                    }
-                    continue;
+            let Some(done) = tries.join_next().await else {
+                return Ok(tried);
+            };
+            let attempt = done.map_err(|e| StoreError(format!("a delivery broke off: {e}")))??;
+            tried += usize::from(attempt != Attempt::None);
+            at_once = match attempt {
+                Attempt::Arrived if at_once > 0 => PER_RECEIVER,
+                Attempt::Failed => 0,
+                _ => at_once,
+            };
+        }
+    }
+
+    async fn attempt(&self, event: Outgoing, version: Version) -> Result<Attempt, StoreError> {
+        let now = self.clock.now();
+        if !event.is_timely(now) {
+            self.bury(event, version).await?;
+            return Ok(Attempt::None);
+        }
+        let url = match self.authenticate.webhook_url(&event.receiver, now).await {
+            Ok(Some(url)) => Ok(url),
+            Ok(None) => {
+                if self.remove(&event, version).await? {
+                    (self.settings.observe)(Delivery::Dropped);
                 }
-                Err(error) => Err(error.to_string()),
-            };
-            let timeout = i64::try_from(self.settings.timeout.as_secs()).unwrap_or(i64::MAX);
-            let leased = Outgoing {
-                attempts: event.attempts.saturating_add(1),
-                next_at: now.plus(timeout.saturating_add(SPARE)),
-                ..event
-            };
-            if !self.write(&leased, version).await? {
-                // Another gateway is faster.
-                continue;
+                return Ok(Attempt::None);
             }
-            tried += 1;
-            let sent = match url {
-                Ok(url) => self.send(&leased, &url).await,
-                Err(why) => Err(why),
-            };
-            let Err(why) = sent else {
-                tracing::debug!(
-                    event_id = leased.event_id,
-                    receiver = leased.receiver,
-                    "told"
-                );
-                self.rest(&leased.receiver, None);
-                (self.settings.observe)(Delivery::Delivered);
-                self.remove(&leased, version + 1).await?;
-                continue;
-            };
-            tracing::warn!(
+            Err(error) => Err(error.to_string()),
+        };
+        let timeout = i64::try_from(self.settings.timeout.as_secs()).unwrap_or(i64::MAX);
+        let leased = Outgoing {
+            attempts: event.attempts.saturating_add(1),
+            next_at: now.plus(timeout.saturating_add(SPARE)),
+            ..event
+        };
+        if !self.write(&leased, version).await? {
+            // Another gateway is faster.
+            return Ok(Attempt::None);
+        }
+        let sent = match url {
+            Ok(url) => self.send(&leased, &url).await,
+            Err(why) => Err(why),
+        };
+        let Err(why) = sent else {
+            tracing::debug!(
                 event_id = leased.event_id,
                 receiver = leased.receiver,
-                attempts = leased.attempts,
-                why,
-                "a webhook was not delivered"
+                "told"
             );
-            (self.settings.observe)(Delivery::Failed);
-            let now = self.clock.now();
-            self.rest(&leased.receiver, Some(now));
-            match leased.next_try(now, self.dice()) {
-                Some(next_at) => {
-                    let waiting = Outgoing { next_at, ..leased };
-                    self.write(&waiting, version + 1).await?;
-                }
-                None => self.bury(leased, version + 1).await?,
+            self.rest(&leased.receiver, None);
+            (self.settings.observe)(Delivery::Delivered);
+            self.remove(&leased, version + 1).await?;
+            return Ok(Attempt::Arrived);
+        };
+        tracing::warn!(
+            event_id = leased.event_id,
+            receiver = leased.receiver,
+            attempts = leased.attempts,
+            why,
+            "a webhook was not delivered"
+        );
+        (self.settings.observe)(Delivery::Failed);
+        let now = self.clock.now();
+        self.rest(&leased.receiver, Some(now));
+        match leased.next_try(now, self.dice()) {
+            Some(next_at) => {
+                let waiting = Outgoing { next_at, ..leased };
+                self.write(&waiting, version + 1).await?;
             }
-            break;
+            None => self.bury(leased, version + 1).await?,
         }
-        Ok(tried)
+        Ok(Attempt::Failed)
     }
 
     async fn send(&self, event: &Outgoing, url: &str) -> Result<(), String> {
@@ -513,7 +544,11 @@ impl Inner {
             resting.remove(receiver);
             return;
         };
-        let before = resting.get(receiver).map_or(0, |(times, _)| *times);
+        let before = match resting.get(receiver) {
+            // Of several that were sent at once, one counts.
+            Some((_, until)) if *until > now => return,
+            before => before.map_or(0, |(times, _)| *times),
+        };
         let pause = LONGEST_REST.min(1 << before.min(5));
         let entry = (before.saturating_add(1), now.plus(pause));
         resting.insert(receiver.to_owned(), entry);
