@@ -80,6 +80,7 @@ files!(
     "questions-page",
     "seller-session",
     "terms-accepted",
+    "webhook-event",
 );
 
 files!(
