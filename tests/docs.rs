@@ -25,6 +25,7 @@ fn every_reading_names_tests_that_exist() {
             let exists = [
                 format!("tests/{test}.rs"),
                 format!("tests/{test}/main.rs"),
+                format!("tests/{test}/run"),
                 format!("src/{}.rs", test.replace("::", "/")),
             ];
             assert!(

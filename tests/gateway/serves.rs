@@ -153,6 +153,7 @@ async fn it_counts_decisions_by_verb_outcome_and_reason() {
         r#"rctp_decisions_total{operation="create_offer",verb="offer.create",outcome="forbid",reason="below_floor"} 1"#,
         r#"rctp_decisions_total{operation="create_offer",verb="offer.create",outcome="auto",reason=""} 1"#,
         r#"rctp_decisions_total{operation="accept_offer",verb="offer.accept",outcome="ask",reason=""} 1"#,
+        r#"rctp_webhooks_total{outcome="dead"} 0"#,
         r#"rctp_request_duration_seconds_count{operation="create_offer"} 2"#,
         r#"rctp_requests_total{status="4xx"} 2"#,
         r#"rctp_build_info{version="#,
