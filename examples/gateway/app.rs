@@ -20,7 +20,7 @@ use tower_rctp::{
     },
     protocol::refusal::Refusal,
     service::{approvals::Approvals, pages::Pages, session::Sessions, webhooks::Webhooks},
-    store::{MemoryStore, SqliteStore},
+    store::{MemoryStore, SqliteStore, Store},
     wire::jwk::SigningKey,
 };
 
@@ -145,6 +145,11 @@ pub async fn start_with(
 
 /// Whether a gateway could be put together from these settings; starts and writes nothing.
 pub fn check(config: &Config) -> Result<(), Error> {
+    aside(config, MemoryStore::default()).map(drop)
+}
+
+/// RCTP over this store, to look into it or to write there beside the gateway; it serves nobody.
+pub fn aside(config: &Config, store: impl Store) -> Result<Rctp, Error> {
     config.check()?;
     let key = match config.signing_key.exists() {
         true => files::signing_key(&config.signing_key, "signing_key")?,
@@ -153,7 +158,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
     };
     let url = format!("http://{}", config.listen);
     let mut builder = builder(config, config.public_url.as_deref().unwrap_or(&url))?
-        .store(MemoryStore::default())
+        .store(store)
         .signing_key(key);
     builder = if config.dev {
         let endpoint = Introspection::endpoint(url.clone()).client_secret_basic("gateway", "-");
@@ -167,7 +172,7 @@ pub fn check(config: &Config) -> Result<(), Error> {
         }
         .introspection(introspection(config)?.1)
     };
-    build(builder).map(drop)
+    build(builder)
 }
 
 /// What the settings say of RCTP itself.

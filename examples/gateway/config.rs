@@ -15,7 +15,7 @@ use tower_rctp::{
     },
 };
 
-use super::{Error, files::Secret};
+use super::{Error, dead_letters::Order, files::Secret};
 
 /// Holds the gateway's secret at the introspection endpoint, in place of a file.
 pub const CLIENT_SECRET: &str = "RCTP_CLIENT_SECRET";
@@ -62,6 +62,15 @@ pub struct Cli {
     /// Check the settings and exit; nothing is started or written.
     #[arg(long)]
     pub check: bool,
+    /// List the webhooks that could not be delivered, and exit.
+    #[arg(long, group = "order")]
+    pub dead_letters: bool,
+    /// Send one of them again, or all, and exit; a running gateway does it within seconds.
+    #[arg(long, value_name = "EVENT_ID|all", group = "order")]
+    pub resend: Option<String>,
+    /// Throw one of them away, and exit.
+    #[arg(long, value_name = "EVENT_ID", group = "order")]
+    pub discard: Option<String>,
 }
 
 const AFTER_HELP: &str = "\
@@ -82,6 +91,14 @@ pub enum LogFormat {
 }
 
 impl Cli {
+    /// What to do with dead letters, instead of serving.
+    pub fn order(&self) -> Option<Order> {
+        let resend = || self.resend.clone().map(Order::Resend);
+        let discard = || self.discard.clone().map(Order::Discard);
+        let list = self.dead_letters.then_some(Order::List);
+        list.or_else(resend).or_else(discard)
+    }
+
     /// The settings that this command line, the environment and the file come to; `start` and `check` check them.
     pub fn config(&self) -> Result<Config, Error> {
         let mut config = match &self.config {

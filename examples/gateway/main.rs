@@ -12,6 +12,7 @@
 //! | `serve` | connections: limits, deadlines, graceful shutdown |
 //! | `metrics`, `telemetry` | what it tells about itself |
 //! | `files` | keys and secrets on disk |
+//! | `dead_letters` | webhooks that could not be delivered: listed, sent again |
 //! | `dev`, `authorization` | the development world and its authorization server |
 //!
 //! Other programs may include this file as a module and run the gateway in their own process:
@@ -21,6 +22,7 @@
 pub(crate) mod app;
 pub(crate) mod authorization;
 pub(crate) mod config;
+pub(crate) mod dead_letters;
 pub(crate) mod dev;
 pub(crate) mod files;
 pub(crate) mod metrics;
@@ -58,6 +60,9 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
         app::check(&config)?;
         println!("the settings are fine");
         return Ok(());
+    }
+    if let Some(order) = cli.order() {
+        return dead_letters::run(&config, &order, &mut io::stdout()).await;
     }
     telemetry::init(&cli.log, cli.log_format)?;
     let stop = serve::stop_signal()?;

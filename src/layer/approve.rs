@@ -210,7 +210,7 @@ impl PageRefused {
 
     pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = json_response(self.status, &self.body);
-        // Of use to people who read the logs of a browser.
+        // Read by a script; never to be shown as a page.
         response.headers_mut().insert(
             header::X_CONTENT_TYPE_OPTIONS,
             HeaderValue::from_static("nosniff"),

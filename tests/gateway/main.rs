@@ -6,6 +6,7 @@
 mod gateway;
 
 mod authorization;
+mod dead_letters;
 mod dev;
 mod end;
 mod oauth;
