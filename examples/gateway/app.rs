@@ -285,8 +285,14 @@ async fn development(
     let pages = pages.ok_or_else(|| Error("the hosted pages are missing".into()))?;
     let sessions = sessions.unwrap_or_else(|| Arc::new(pages.clone()));
     let world = made.settle(&rctp, &authorization).await?;
-    let routes = dev::router(world.clone(), rctp.clone(), authorization.clone(), address)
-        .merge(authorization.router(sessions, pages));
+    let routes = dev::router(
+        world.clone(),
+        rctp.clone(),
+        authorization.clone(),
+        address,
+        config.webhooks.dev_url.clone(),
+    )
+    .merge(authorization.router(sessions, pages));
     Ok(Assembled {
         rctp,
         issuer,

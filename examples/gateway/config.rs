@@ -48,6 +48,9 @@ pub struct Cli {
     /// Where the development world keeps its keys and secrets [default: rctp-dev].
     #[arg(long, value_name = "DIRECTORY", env = "RCTP_DEV_DIR")]
     pub dev_dir: Option<PathBuf>,
+    /// Where the development world's operators want to be told of changes.
+    #[arg(long, value_name = "URL", env = "RCTP_DEV_WEBHOOK_URL")]
+    pub dev_webhook_url: Option<String>,
     /// How log lines are written.
     #[arg(
         long,
@@ -121,6 +124,9 @@ impl Cli {
         set(&mut config.dev_dir, &self.dev_dir);
         if self.public_url.is_some() {
             config.public_url.clone_from(&self.public_url);
+        }
+        if self.dev_webhook_url.is_some() {
+            config.webhooks.dev_url.clone_from(&self.dev_webhook_url);
         }
         config.client_secret = std::env::var(CLIENT_SECRET)
             .ok()
@@ -201,6 +207,7 @@ pub struct Told {
     pub enabled: bool,
     pub receivers_at_once: usize,
     pub timeout_seconds: u64,
+    pub dev_url: Option<String>,
 }
 
 impl Default for Told {
@@ -209,6 +216,7 @@ impl Default for Told {
             enabled: true,
             receivers_at_once: 16,
             timeout_seconds: 5,
+            dev_url: None,
         }
     }
 }
@@ -288,6 +296,17 @@ impl Config {
 
     /// What this program asks of the settings beyond what RCTP itself does.
     pub fn check(&self) -> Result<(), Error> {
+        if let Some(url) = &self.webhooks.dev_url {
+            let name = "webhooks.dev_url";
+            if !self.dev {
+                let why = "is for a development world; operators say in their profile where they want to be told";
+                return Err(Error::setting(name, why));
+            }
+            if !url.parse::<url::Url>().is_ok_and(|url| url.has_host()) {
+                let why = format!("`{url}` is not an absolute URL such as http://127.0.0.1:9000/");
+                return Err(Error::setting(name, why));
+            }
+        }
         let address = self.address()?;
         match (&self.public_url, self.dev) {
             (None, false) => {

@@ -109,6 +109,8 @@ fn every_wrong_setting_is_named_with_what_to_write() {
         ("dev = true\n[webhooks]\nreceivers_at_once = 0".into(), &["webhooks.receivers_at_once", "at least 1"]),
         ("dev = true\n[webhooks]\ntimeout_seconds = 0".into(), &["webhooks.timeout_seconds", "1 to 60"]),
         ("dev = true\n[webhooks]\ntimeout_seconds = 61".into(), &["webhooks.timeout_seconds", "1 to 60"]),
+        ("dev = true\n[webhooks]\ndev_url = '/hook'".into(), &["webhooks.dev_url", "absolute"]),
+        ("[webhooks]\ndev_url = 'http://127.0.0.1:9000/'".into(), &["webhooks.dev_url", "development"]),
         ("dev = true\n[webhooks]\nretries = 3".into(), &["retries"]),
         ("[limits]\napproval_seconds = '15 min'".into(), &["limits.approval_seconds", "line 2"]),
         ("[limits]\napproval_minutes = 15".into(), &["limits", "approval_minutes", "approval_seconds"]),

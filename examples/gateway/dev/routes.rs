@@ -39,6 +39,8 @@ struct Served {
     authorization: Arc<Authorization>,
     /// How the gateway may be addressed.
     hosts: [String; 2],
+    /// The `webhook_url` of every profile.
+    webhook_url: Option<String>,
 }
 
 type Dev = State<Arc<Served>>;
@@ -49,12 +51,14 @@ pub fn router(
     rctp: Rctp,
     authorization: Arc<Authorization>,
     address: SocketAddr,
+    webhook_url: Option<String>,
 ) -> Router {
     let served = Arc::new(Served {
         world,
         rctp,
         authorization,
         hosts: hosts(address),
+        webhook_url,
     });
     let sellers = Router::new()
         .route("/dev/listings", post(new_listing))
@@ -87,7 +91,12 @@ async fn profile(State(dev): Dev, Path(name): Path<String>) -> Result<Json<Value
     let agents = dev.world.agents.named();
     let agent = agents.into_iter().find(|(ours, _)| *ours == name);
     let (name, agent) = agent.ok_or_else(Refusal::not_found)?;
-    Ok(Json(document(name, agent)))
+    let mut document = document(name, agent);
+    if let Some(url) = &dev.webhook_url {
+        document["ucp"]["capabilities"]["dev.rctp.deal"] =
+            json!([{"version": VERSION, "config": {"webhook_url": url}}]);
+    }
+    Ok(Json(document))
 }
 
 pub(super) fn legal_entity(name: &str) -> String {
