@@ -232,6 +232,7 @@ impl Rctp {
             signatures,
             oauth,
             pages,
+            webhooks: self.0.outbox.is_kept(),
         };
         Discovery::new(&about, &self.profile(), &self.0.prefix)
     }

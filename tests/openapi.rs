@@ -36,6 +36,7 @@ use tower_rctp::{
         operation::{Side, TABLE, TierRule},
         policy::Tier,
         schema,
+        webhook::EventType,
     },
     service::approvals::Approvals,
     store::MemoryStore,
@@ -56,6 +57,7 @@ async fn reference() -> Value {
         .store(MemoryStore::default())
         .signing_key(SigningKey::generate().unwrap())
         .approvals(Approvals::new("The Marketplace"))
+        .webhooks(true)
         .build()
         .unwrap();
     document(&rctp).await
@@ -130,6 +132,40 @@ async fn every_row_is_there_once_and_every_reference_resolves() {
 }
 
 #[tokio::test]
+async fn every_webhook_is_there_with_the_body_of_its_type() {
+    let document = reference().await;
+    let webhooks = document["webhooks"].as_object().unwrap();
+    let types = [
+        EventType::ApprovalDecided,
+        EventType::OfferUpdated,
+        EventType::DealEvent,
+    ];
+    assert_eq!(webhooks.len(), types.len());
+    for event in types {
+        let name = serde_json::to_value(event).unwrap();
+        let post = &webhooks[name.as_str().unwrap()]["post"];
+        let body = &post["requestBody"]["content"]["application/json"]["schema"];
+        let body = resolved(&document, body);
+        assert_eq!(body["properties"]["type"]["const"], name);
+        let headers = post["parameters"].as_array().unwrap();
+        let headers: Vec<&str> = headers
+            .iter()
+            .map(|h| h["name"].as_str().unwrap())
+            .collect();
+        for header in [
+            "Webhook-Id",
+            "Webhook-Timestamp",
+            "UCP-Agent",
+            "Content-Digest",
+            "Signature-Input",
+            "Signature",
+        ] {
+            assert!(headers.contains(&header), "{name}: {header}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_component_is_of_use_and_every_tag_is_explained() {
     let document = reference().await;
     let mut used = BTreeSet::new();
@@ -185,6 +221,7 @@ async fn what_a_marketplace_does_not_accept_or_serve_is_not_promised() {
     let challenge =
         document.pointer("/components/responses/Unauthenticated/headers/WWW-Authenticate");
     assert_eq!(challenge, None);
+    assert_eq!(document["webhooks"], Value::Null);
     each_reference(&document, &mut |to| {
         assert!(document.pointer(&to[1..]).is_some(), "{to}");
     });

@@ -70,6 +70,11 @@ impl Outbox {
         }
     }
 
+    /// Whether operators are told at all.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.ids.is_some()
+    }
+
     /// Tells when something was put in.
     pub(crate) fn wake(&self) -> &Notify {
         &self.wake

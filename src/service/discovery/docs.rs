@@ -61,6 +61,7 @@ impl Page<'_> {
         for tag in list(&self.openapi["tags"]) {
             self.group(html, text(&tag["name"]), text(&tag["description"]));
         }
+        self.webhooks(html);
         self.registries(html);
         self.schemas(html);
         html.push_str("</main>\n</body>\n</html>\n");
@@ -83,6 +84,9 @@ impl Page<'_> {
                 put!(html, "<li><a href=\"#{id}\"><code>{id}</code></a></li>\n");
             }
             html.push_str("</ul></li>\n");
+        }
+        if !self.openapi["webhooks"].is_null() {
+            html.push_str("<li><a href=\"#webhooks\">Webhooks</a></li>\n");
         }
         html.push_str(
             "<li><a href=\"#reasons\">Reasons</a></li>\n<li><a href=\"#errors\">Protocol errors</a></li>\n\
@@ -219,6 +223,53 @@ impl Page<'_> {
             );
         }
         html.push_str("</article>\n");
+    }
+
+    /// What the gateway sends, rather than answers.
+    fn webhooks(&self, html: &mut String) {
+        let webhooks = &self.openapi["webhooks"];
+        if webhooks.is_null() {
+            return;
+        }
+        html.push_str("<section id=\"webhooks\" aria-labelledby=\"webhooks-title\">\n<h2 id=\"webhooks-title\">Webhooks</h2>\n");
+        paragraph(
+            html,
+            "An operator that names `config.webhook_url` under `dev.rctp.deal` in its profile is sent these, in order for each \
+             negotiation, approval and deal, until its answer is 2xx; for 280 seconds. What it misses, its agents read.",
+        );
+        html.push_str("<h3>Headers</h3>\n<dl class=\"fields\">\n");
+        let first = members(webhooks).next();
+        for header in first
+            .iter()
+            .flat_map(|(_, item)| list(&item["post"]["parameters"]))
+        {
+            let description = text(&header["description"]);
+            self.field(
+                html,
+                text(&header["name"]),
+                true,
+                &header["schema"],
+                description,
+            );
+        }
+        html.push_str("</dl>\n");
+        for (name, item) in members(webhooks) {
+            let operation = &item["post"];
+            let id = text(&operation["operationId"]);
+            put!(
+                html,
+                "<article id=\"{id}\" aria-labelledby=\"title-{id}\">\n<h3 id=\"title-{id}\"><code>{}</code></h3>\n",
+                escaped(name)
+            );
+            paragraph(html, text(&operation["description"]));
+            html.push_str("<h4>Body</h4>\n");
+            self.body(
+                html,
+                &operation["requestBody"]["content"]["application/json"]["schema"],
+            );
+            html.push_str("</article>\n");
+        }
+        html.push_str("</section>\n");
     }
 
     fn who(&self, html: &mut String, operation: &Value) {

@@ -18,6 +18,7 @@
 
 mod docs;
 mod openapi;
+mod webhooks;
 
 use std::{
     collections::BTreeMap,

@@ -7,6 +7,7 @@
 use http::Method;
 use serde_json::{Map, Value, json};
 
+use super::webhooks::webhooks;
 use crate::{
     layer::idempotency::{MAX_KEY, MIN_KEY},
     protocol::{
@@ -32,6 +33,8 @@ pub(crate) struct About<'a> {
     pub(crate) oauth: bool,
     /// Whether the hosted pages are served.
     pub(crate) pages: bool,
+    /// Whether operators are told of changes.
+    pub(crate) webhooks: bool,
 }
 
 pub(crate) fn document(about: &About<'_>) -> Value {
@@ -51,7 +54,7 @@ pub(crate) fn document(about: &About<'_>) -> Value {
     for document in &DOCUMENTS {
         add(&Method::GET, document.path, document.operation());
     }
-    sorted(json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "jsonSchemaDialect": DIALECT,
         "info": {
@@ -72,7 +75,11 @@ pub(crate) fn document(about: &About<'_>) -> Value {
             "headers": headers(),
             "securitySchemes": security_schemes(about),
         },
-    }))
+    });
+    if about.webhooks {
+        document["webhooks"] = webhooks(about.public_url);
+    }
+    sorted(document)
 }
 
 /// The names of all operations, in the order of the table, the pages and the documents.
