@@ -21,7 +21,7 @@ use tower_rctp::{
     protocol::{
         caller::Role,
         deal::Deal,
-        event::EVENT_TYP,
+        event::{DealEvent, EVENT_TYP},
         grant::GrantStatus,
         listing::Listing,
         policy::Tier,
@@ -1444,13 +1444,27 @@ async fn an_event_that_is_not_signed_by_the_requests_own_key_is_refused() {
 async fn an_event_has_no_place_for_people() {
     let world = World::on(Backing::memory().await).await;
     let deal = world.deal().await;
-    let full = {
+    let mut full = {
         let mut full = world.relayed(&deal, "shipped");
         full["city"] = json!("Zürich");
         full["evidence"] = json!([format!("sha-256:{}", "a".repeat(64))]);
         full
     };
     assert_eq!(validate("deal-event", &full), Ok(()));
+    for city in [
+        "Saint-Denis",
+        "L'Aquila",
+        "Łódź",
+        "Αθήνα",
+        "القاهرة",
+        "東京",
+        "서울",
+        "मुंबई",
+    ] {
+        full["city"] = json!(city);
+        let read = DealEvent::read(full.to_string().as_bytes());
+        assert_eq!(read.map(|event| event.city), Ok(Some(city.to_owned())));
+    }
     let with = |name: &str, value: Value| {
         let mut payload = full.clone();
         payload[name] = value;
@@ -1473,6 +1487,7 @@ async fn an_event_has_no_place_for_people() {
         with("city", json!("+41 79 123 45 67")),
         with("city", json!("Zürich, Bahnhofstrasse")),
         with("city", json!("Z\nürich")),
+        with("city", json!("Dubai ٠٥٠١٢٣٤٥٦٧")),
         with("city", json!("Z".repeat(65))),
         with("city", json!({"street": "Bahnhofstrasse"})),
         with("evidence", json!(["a photo of Jane Doe"])),

@@ -180,7 +180,15 @@ impl DealEvent {
     pub fn read(payload: &[u8]) -> Result<Self, String> {
         let value = schema::parse(payload).map_err(|e| e.to_string())?;
         schema::validate("deal-event", &value).map_err(|e| e.to_string())?;
-        Self::deserialize(&value).map_err(|_| "it does not have the form of an event".to_owned())
+        let event = Self::deserialize(&value)
+            .map_err(|_| "it does not have the form of an event".to_owned())?;
+        // The schema's pattern, which every JSON Schema library must read, keeps out the digits of ASCII only.
+        match &event.city {
+            Some(city) if city.chars().any(char::is_numeric) => {
+                Err("/city: it must have no digits".to_owned())
+            }
+            _ => Ok(event),
+        }
     }
 }
 
