@@ -6,13 +6,18 @@ mod bodies;
 mod common;
 #[path = "common/loopback.rs"]
 mod loopback;
+#[path = "common/market.rs"]
+mod market;
 #[path = "common/signing.rs"]
 mod signing;
 #[path = "common/site.rs"]
 mod site;
 
 use std::{
+    collections::BTreeSet,
+    fs,
     net::TcpListener,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -27,9 +32,10 @@ use axum::{
 };
 use bodies::{Scripted, Then};
 use bytes::Bytes;
-use common::{Agent, Answer, LISTING, World, get, profile};
+use common::{Agent, Answer, FLOOR, LISTING, World, get, profile};
 use http::{StatusCode, header};
 use loopback::{closed_port, serve};
+use market::Logs;
 use serde_json::{Value, json};
 use signing::{SIGNATURE_INPUT, set, signed};
 use site::Site;
@@ -39,8 +45,8 @@ use tower_rctp::{
         fetch::{Fetch, HttpsFetch},
         operators::{Operator, Operators},
     },
-    protocol::policy::Tier,
-    wire::jwk::SigningKey,
+    protocol::{policy::Tier, record::SubjectKind},
+    wire::{base64url, digest::sha256, from_base64url, jcs, jwk::SigningKey},
 };
 
 const UNKNOWN: (u16, &str) = (401, "operator_unknown");
@@ -891,4 +897,160 @@ async fn proxies_of_the_environment_are_not_used() {
         return;
     }
     loopback::passes_beside_a_proxy("proxies_of_the_environment_are_not_used", CHILD).await;
+}
+
+// The gateway's own keys.
+
+/// Who reads a checkout, an entry or a webhook finds the key under its thumbprint, and the UCP baseline algorithm.
+#[tokio::test]
+async fn the_gateway_signs_with_p_256_keys_that_are_named_by_their_thumbprint() {
+    let world = World::new().await;
+    let jwk = world.rctp.profile()["keys"][0].clone();
+    assert_eq!(
+        (&jwk["kty"], &jwk["crv"], &jwk["alg"]),
+        (&json!("EC"), &json!("P-256"), &json!("ES256"))
+    );
+    // RFC 7638: the required members alone.
+    let named = json!({"crv": jwk["crv"], "kty": jwk["kty"], "x": jwk["x"], "y": jwk["y"]});
+    let thumbprint = base64url(&sha256(&jcs::canonical(&named).unwrap()));
+    assert_eq!(jwk["kid"], thumbprint);
+
+    let offer = world.offer(FLOOR + 1).await;
+    let path = format!("/offers/{}/accept", offer.get("offer_id"));
+    let accepted = world.seller_post(&path, &json!({})).await;
+    let chain = world
+        .chain(SubjectKind::Negotiation, &offer.get("negotiation_id"))
+        .await;
+    for jws in [
+        accepted.get("checkout"),
+        chain[0]["jws"].as_str().unwrap().into(),
+    ] {
+        let parts: Vec<&str> = jws.split('.').collect();
+        let header: Value = serde_json::from_slice(&from_base64url(parts[0]).unwrap()).unwrap();
+        assert_eq!(
+            (&header["alg"], &header["kid"]),
+            (&json!("ES256"), &jwk["kid"])
+        );
+        // r and s, 32 bytes each, and no DER around them.
+        assert_eq!(from_base64url(parts[2]).unwrap().len(), 64);
+    }
+}
+
+#[tokio::test]
+async fn a_private_key_is_in_no_profile_record_log_or_example() {
+    let (logs, listening) = Logs::listen();
+    let world = World::new().await;
+    let offer = world.offer(FLOOR + 1).await;
+    let path = format!("/offers/{}/accept", offer.get("offer_id"));
+    let accepted = world.seller_post(&path, &json!({})).await;
+    assert_eq!(accepted.status, 200, "{:?}", accepted.body);
+    let chain = world
+        .chain(SubjectKind::Negotiation, &offer.get("negotiation_id"))
+        .await;
+    let profile = world.rctp.profile();
+    let debug = format!("{:?}", world.rctp);
+    drop(listening);
+    for key in [
+        &world.gateway_key,
+        world.buyer.signer.key(),
+        world.seller.signer.key(),
+    ] {
+        let pem = key.to_pkcs8_pem().unwrap();
+        let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        let der = base64::Engine::decode(&base64::prelude::BASE64_STANDARD, &body).unwrap();
+        // PKCS #8 of a P-256 key: the private scalar follows `04 20`.
+        let at = der.windows(2).position(|two| two == [4, 32]).unwrap() + 2;
+        let scalar = &der[at..at + 32];
+        let hex: String = scalar.iter().map(|byte| format!("{byte:02x}")).collect();
+        let forms = [
+            base64url(scalar),
+            hex,
+            format!("{scalar:?}"),
+            body[..40].to_owned(),
+        ];
+        for said in [
+            profile.to_string(),
+            json!(chain).to_string(),
+            logs.text(),
+            debug.clone(),
+            format!("{key:?}"),
+        ] {
+            for form in &forms {
+                assert!(!said.contains(form.as_str()), "{said}");
+            }
+        }
+    }
+    assert!(!profile.to_string().contains("\"d\""), "{profile}");
+
+    // What is shown as an example: a PEM would be a line of its own, a JWK would have `d`.
+    for file in files(&["examples", "docs", "schemas", "README.md"]) {
+        let text = fs::read_to_string(&file).unwrap();
+        for private in ["-----BEGIN PRIVATE KEY-----\nM", "\"d\":", "\"d\" :"] {
+            assert!(!text.contains(private), "{}", file.display());
+        }
+    }
+}
+
+/// INV-8: nothing of ours computes a signature, a cipher or a digest, and few places ask the crates that do.
+#[test]
+fn inv_8_cryptography_is_that_of_the_crates_and_is_asked_for_in_few_places() {
+    const CRATES: [&str; 10] = [
+        "aws_lc_rs::",
+        "chacha20poly1305::",
+        "ed25519_dalek::",
+        "getrandom::",
+        "hkdf::",
+        "hmac::",
+        "p256::",
+        "p384::",
+        "sha2::",
+        "webauthn_rs_core::",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let asking: BTreeSet<String> = files(&["src"])
+        .into_iter()
+        .filter(|file| {
+            let text = fs::read_to_string(file).unwrap();
+            let lines = text
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.starts_with("//"));
+            lines
+                .into_iter()
+                .any(|line| CRATES.iter().any(|name| line.contains(name)))
+        })
+        .map(|file| {
+            let file = file.strip_prefix(root.join("src")).unwrap().to_owned();
+            file.to_string_lossy().replace('\\', "/")
+        })
+        .collect();
+    let known = [
+        "layer/context.rs",
+        "service/passkeys.rs",
+        "wire/crypto/aws_lc.rs",
+        "wire/crypto/pure.rs",
+        "wire/digest.rs",
+        "wire/sealed.rs",
+    ];
+    assert_eq!(asking, known.map(str::to_owned).into());
+}
+
+/// The text files under these, below the root of the project.
+fn files(of: &[&str]) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut left: Vec<PathBuf> = of.iter().map(|name| root.join(name)).collect();
+    let mut found = Vec::new();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(
+                fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else {
+            found.push(path);
+        }
+    }
+    assert!(found.len() >= of.len());
+    found
 }

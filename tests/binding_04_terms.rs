@@ -12,6 +12,7 @@ mod market;
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use common::{CURRENCY, FLOOR, LISTING, World};
+use market::{Backing, Market};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -1004,6 +1005,49 @@ async fn proposed_terms_are_discarded_when_the_approval_expires() {
     assert!(after.contains("expired"));
 }
 
+/// What the agent proposes is a form's first content, and no rule for anybody, while it waits and afterwards.
+#[tokio::test]
+async fn what_an_agent_proposes_is_never_enforced() {
+    let market = Market::with(Backing::memory().await, Tier::Ask, |b| b).await;
+    let listing = format!("/listings/{LISTING}");
+    let before = market.buyer_get(&listing).await;
+    for proposed in [FLOOR + 9_000, FLOOR - 9_000] {
+        let body = json!({"proposed_terms": {
+            "floor": {"amount": proposed, "currency": CURRENCY}, "payment_terms": ["cash"],
+        }});
+        let asked = market.seller_post(&format!("{listing}/terms"), &body).await;
+        assert_eq!(asked.status, 202, "{:?}", asked.body);
+        for waits in [true, false] {
+            // The confirmed floor and payment terms rule on.
+            assert_eq!(market.offer(FLOOR).await.status, 201, "{proposed}");
+            let low = market.offer(FLOOR - 1).await;
+            assert_eq!(low.refusal(), (422, "below_floor"), "{proposed}");
+            assert_eq!(market.buyer_get(&listing).await.bytes, before.bytes);
+            if waits {
+                market.clock.advance(24 * 3600);
+                market.rctp.sweep().await.unwrap();
+            }
+        }
+    }
+}
+
+/// The reference tiers, for a grant that names none.
+#[tokio::test]
+async fn under_the_reference_tier_a_listing_is_asked_about() {
+    let world = World::new().await;
+    world.grants.change(common::SELLER_TOKEN, |i| {
+        i.authorization_details[0]["tiers"] = json!({});
+    });
+    let listing = json!({
+        "title": "A tandem", "term_set": "goods-1",
+        "list_price": {"amount": 90_000, "currency": CURRENCY},
+        "proposed_terms": {"floor": {"amount": 70_000, "currency": CURRENCY}},
+    });
+    let asked = world.seller_post("/listings", &listing).await;
+    assert_eq!(asked.status, 202, "{:?}", asked.body);
+    assert!(asked.decision().starts_with("ask;"), "{}", asked.decision());
+}
+
 #[tokio::test]
 async fn an_overdue_reservation_is_written_down_as_it_is_read() {
     let world = World::new().await;
@@ -1029,7 +1073,7 @@ async fn an_overdue_reservation_is_written_down_as_it_is_read() {
 mod on_the_hosted_page {
     use super::*;
     use hosted::{Hosted, Person, confirmed, new_listing, offer_on, on_listing};
-    use market::{Backing, fits, on_every_store};
+    use market::{fits, on_every_store};
     use tower_rctp::protocol::record::SubjectKind;
 
     on_every_store!(

@@ -13,7 +13,12 @@ use tower::ServiceExt;
 use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{authenticate::operators::Operators, body::Body},
-    protocol::{UCP_VERSION, VERSION, schema},
+    protocol::{
+        UCP_VERSION, VERSION,
+        operation::Verb,
+        policy::{OfferBudget, Tier, Tiers},
+        schema,
+    },
     service::discovery::Discovery,
     store::MemoryStore,
     wire::jwk::SigningKey,
@@ -284,6 +289,88 @@ async fn the_profile_is_what_ucp_asks_of_a_business() {
             "{config}"
         );
     }
+}
+
+/// In the binding's own words, whatever our constants say.
+#[tokio::test]
+async fn the_profile_has_the_versions_of_the_binding_and_the_reference_numbers() {
+    let url = "https://market.example";
+    let profile = get(&discovery(url), "/.well-known/ucp").await.body;
+    let ucp = &profile["ucp"];
+    let version = |at: &str| ucp.pointer(at).unwrap_or(&Value::Null).clone();
+    for (at, expected) in [
+        ("/version", "2026-08-25"),
+        (
+            "/capabilities/dev.ucp.common.identity_linking/0/version",
+            "2026-08-25",
+        ),
+        ("/capabilities/dev.rctp.listing/0/version", "2026-11-draft5"),
+        ("/capabilities/dev.rctp.deal/0/version", "2026-11-draft5"),
+    ] {
+        assert_eq!(version(at), expected, "{at}");
+    }
+    let deal = &ucp["capabilities"]["dev.rctp.deal"][0]["config"];
+    let (hours, days) = (48 * 3600, 7 * 24 * 3600);
+    assert_eq!(
+        deal["offer_expiry"],
+        json!({"default_seconds": hours, "max_seconds": days})
+    );
+    assert_eq!(
+        deal["offer_budget"],
+        json!({"per_agent": 3, "per_operator": 10, "window_hours": 24})
+    );
+    let own = builder(url).offer_budget(OfferBudget {
+        per_agent: 2,
+        ..OfferBudget::default()
+    });
+    let own = own.build().unwrap().profile();
+    let budget = "/ucp/capabilities/dev.rctp.deal/0/config/offer_budget/per_agent";
+    assert_eq!(own.pointer(budget), Some(&json!(2)));
+}
+
+/// Binding 3.1: each scope with the marketplace's own tiers; what it does not offer is left out.
+#[tokio::test]
+async fn a_scope_is_published_with_the_marketplaces_own_tiers_or_not_at_all() {
+    let url = "https://market.example";
+    let both = [Tier::Ask, Tier::Auto];
+    let tiers = Tiers::none()
+        .offer(Verb::OfferAccept, Tier::Auto, &both)
+        .offer(Verb::ListingSetTerms, Tier::Ask, &[Tier::Ask]);
+    let own = builder(url).tiers(tiers).build().unwrap();
+    let without = builder(url)
+        .tiers(Tiers::default().withhold(Verb::OfferCounter))
+        .build()
+        .unwrap();
+    let scopes = async |rctp: &Rctp| {
+        let discovery = rctp.discovery(ISSUER);
+        let profile = get(&discovery, "/.well-known/ucp").await.body;
+        let linking = "/ucp/capabilities/dev.ucp.common.identity_linking/0/config/scopes";
+        let scopes = profile.pointer(linking).unwrap().clone();
+        let names: Vec<&String> = scopes.as_object().unwrap().keys().collect();
+        let resource = get(&discovery, "/.well-known/oauth-protected-resource").await;
+        assert_eq!(resource.body["scopes_supported"], json!(names));
+        scopes
+    };
+    assert_eq!(
+        scopes(&own).await,
+        json!({
+            "dev.rctp.deal:offer_accept": {"default_tier": "auto", "allowed_tiers": ["ask", "auto"]},
+            "dev.rctp.listing:listing_set_terms": {"default_tier": "ask", "allowed_tiers": ["ask"]},
+        })
+    );
+    let counter = "dev.rctp.deal:offer_counter";
+    let offered = scopes(&without).await;
+    assert_eq!(offered.get(counter), None);
+    assert_eq!(offered.as_object().unwrap().len(), 6);
+    let whole = scopes(&builder(url).build().unwrap()).await;
+    let reference = json!({"default_tier": "ask", "allowed_tiers": ["ask", "auto"]});
+    assert_eq!(whole[counter], reference);
+    // No scope for what no agent may do (INV-3).
+    let all = whole.to_string();
+    assert!(
+        !all.contains("contract") && !all.contains("account"),
+        "{all}"
+    );
 }
 
 /// The profile against UCP's own files: its one deviation is the version that the binding fixes for `dev.rctp` entries.
