@@ -858,7 +858,8 @@ impl World {
 
 fn event_jws(agent: &Agent, payload: &Value) -> String {
     let bytes = payload.to_string().into_bytes();
-    jws::sign(EVENT_TYP, &bytes, agent.signer.key()).unwrap()
+    // In the binding's own word.
+    jws::sign("rctp-deal-event+jwt", &bytes, agent.signer.key()).unwrap()
 }
 
 async fn the_money_goes_to_the_seller_on_each_release_condition(backing: Backing) {
