@@ -1525,7 +1525,19 @@ async fn an_unsigned_post_needs_an_idempotency_key_of_128_bits() {
 
 /// An operator that has no profile: it accepted the duties in its client registration.
 fn registered_only() -> Operators {
-    let duties = Duties {
+    registered(duties())
+}
+
+fn registered(duties: Duties) -> Operators {
+    Operators::default().with(
+        Operator::new("https://buyer.example/.well-known/ucp")
+            .client("client-buyer")
+            .registered(duties),
+    )
+}
+
+fn duties() -> Duties {
+    Duties {
         legal_entity: "Buyer AG".into(),
         jurisdiction: "CH".into(),
         incident_contact: "security@buyer.example".into(),
@@ -1533,12 +1545,38 @@ fn registered_only() -> Operators {
         certifications: Vec::new(),
         data_residency: None,
         key_custody: None,
-    };
-    Operators::default().with(
-        Operator::new("https://buyer.example/.well-known/ucp")
-            .client("client-buyer")
-            .registered(duties),
-    )
+    }
+}
+
+/// A registration carries what the profile would, and blanks are as little as there.
+#[test]
+fn a_registration_that_leaves_out_a_duty_is_refused_when_it_is_built() {
+    type Blank = fn(&mut Duties);
+    let blanks: [Blank; 4] = [
+        |_| (),
+        |d| d.legal_entity = " ".into(),
+        |d| d.jurisdiction.clear(),
+        |d| d.incident_contact = "\t".into(),
+    ];
+    for (n, blank) in blanks.into_iter().enumerate() {
+        let mut duties = duties();
+        blank(&mut duties);
+        let built = Rctp::builder()
+            .public_url(GATEWAY)
+            .operators(registered(duties))
+            .mechanisms(Mechanisms::none().http_signature())
+            .authenticate_alone();
+        match built.map(drop) {
+            Ok(()) => assert_eq!(n, 0),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(
+                    n > 0 && said.contains("operators: the registration of"),
+                    "{said}"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -31,6 +31,19 @@ pub struct Duties {
     pub key_custody: Option<Value>,
 }
 
+impl Duties {
+    /// Whether each of the four says something; blanks are nobody to call.
+    pub(crate) fn are_whole(&self) -> bool {
+        [
+            &self.legal_entity,
+            &self.jurisdiction,
+            &self.incident_contact,
+        ]
+        .iter()
+        .all(|member| !member.trim().is_empty())
+    }
+}
+
 /// An operator's profile, validated, its keys parsed once.
 #[derive(Debug)]
 pub struct Profile {
@@ -85,11 +98,7 @@ impl Profile {
         };
         let duties = config("dev.rctp.operator")
             .and_then(|config| Duties::deserialize(config).ok())
-            .filter(|d| {
-                ![&d.legal_entity, &d.jurisdiction, &d.incident_contact]
-                    .iter()
-                    .any(|member| member.trim().is_empty())
-            })
+            .filter(Duties::are_whole)
             .ok_or(ProfileError::NoOperator)?;
         let webhook_url = config("dev.rctp.deal")
             .and_then(|config| config.get("webhook_url"))

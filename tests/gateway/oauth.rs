@@ -839,6 +839,12 @@ async fn the_seller_may_lower_and_refuse_but_never_give_more_than_was_asked() {
         assert_eq!(tokens.body["authorization_details"], details, "{chosen}");
         assert_eq!(tokens.get("scope"), scope);
         assert_eq!(tokens.get("token_type"), "Bearer");
+        // It says nothing by itself.
+        let opaque = tokens.get("access_token");
+        assert!(
+            opaque.len() >= 22 && !opaque.contains(['.', '{']),
+            "{opaque}"
+        );
         assert_eq!(tokens.body["expires_in"], 900);
         assert_eq!(tokens.headers["cache-control"], "no-store");
         let said = alone.introspect(&tokens.get("access_token")).await;

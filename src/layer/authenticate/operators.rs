@@ -126,11 +126,18 @@ impl Operators {
         self.by_profile.values()
     }
 
-    /// Whether the settings make sense: URLs that may be fetched, and one profile a client.
+    /// Whether the settings make sense: URLs that may be fetched, one profile a client, and somebody to call.
     pub(crate) fn check(&self, dev: bool) -> Result<(), String> {
         if let Some(client) = &self.ambiguous {
             return Err(format!(
                 "operators: the client `{client}` is registered to two profiles; a client acts for one"
+            ));
+        }
+        let blank = |o: &&Operator| o.registration().is_some_and(|duties| !duties.are_whole());
+        if let Some(operator) = self.iter().find(blank) {
+            return Err(format!(
+                "operators: the registration of {} needs legal_entity, jurisdiction and incident_contact",
+                operator.profile
             ));
         }
         self.iter()
