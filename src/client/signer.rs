@@ -7,6 +7,7 @@ use crate::{
         authenticate::{IDEMPOTENCY_KEY, LABEL, UCP_AGENT},
         context::{Clock, Ids, NoRandomness, RandomIds, SystemClock},
     },
+    protocol::time::Timestamp,
     wire::{
         base64url,
         digest::{CONTENT_DIGEST, content_digest, sha256},
@@ -35,7 +36,6 @@ pub struct Signer {
     agent: HeaderValue,
     key: SigningKey,
     clock: Box<dyn Clock>,
-    ids: Box<dyn Ids>,
 }
 
 /// Why a request was not signed.
@@ -50,6 +50,11 @@ pub enum SignError {
     /// There was no randomness for an `Idempotency-Key`.
     #[error(transparent)]
     Random(#[from] NoRandomness),
+    /// [`Sign`](super::Sign) was given a POST without an `Idempotency-Key`.
+    #[error(
+        "the POST has no Idempotency-Key; stack IdempotencyKeyLayer outside SignLayer and outside any retry"
+    )]
+    NoIdempotencyKey,
     /// The signature could not be made.
     #[error(transparent)]
     Signature(#[from] signature::SignError),
@@ -70,7 +75,6 @@ impl Signer {
                 agent,
                 key,
                 clock: Box::new(SystemClock),
-                ids: Box::new(RandomIds),
             }),
             _ => Err(SignError::Profile),
         }
@@ -81,6 +85,11 @@ impl Signer {
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Box::new(clock);
         self
+    }
+
+    /// What time the signer goes by.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// The signing key.
@@ -125,11 +134,7 @@ impl Signer {
             components.push(header::CONTENT_TYPE.into());
         }
         if method == Method::POST && !headers.contains_key(IDEMPOTENCY_KEY) {
-            let key = base64url(&self.ids.random()?);
-            // base64url is visible ASCII.
-            if let Ok(key) = HeaderValue::from_str(&key) {
-                headers.insert(IDEMPOTENCY_KEY, key);
-            }
+            headers.insert(IDEMPOTENCY_KEY, idempotency_key()?);
         }
         for name in [
             IDEMPOTENCY_KEY,
@@ -147,4 +152,10 @@ impl Signer {
         signed.append_to(headers);
         Ok(())
     }
+}
+
+/// A new `Idempotency-Key`: 128 random bits (binding 2.1).
+pub(super) fn idempotency_key() -> Result<HeaderValue, NoRandomness> {
+    let key = base64url(&RandomIds.random()?);
+    Ok(HeaderValue::from_str(&key).expect("base64url is visible ASCII"))
 }
