@@ -5,13 +5,14 @@ use std::{error::Error, fmt};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
-use tower_rctp::protocol::decision::Decision;
+use tower_rctp::{
+    client::agent::{self, Answered},
+    protocol::decision::Decision,
+};
 
 pub type Failure = Box<dyn Error + Send + Sync>;
 
 pub struct Answer {
-    /// Who was answered.
-    pub who: &'static str,
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Value,
@@ -20,18 +21,29 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub async fn read(who: &'static str, response: reqwest::Response) -> Result<Self, Failure> {
+    pub async fn read(response: reqwest::Response) -> Result<Self, Failure> {
         let (status, headers) = (response.status(), response.headers().clone());
-        let bytes = response.bytes().await?;
+        Self::of(status, &headers, &response.bytes().await?)
+    }
+
+    /// What an agent's operation was answered, a refusal included.
+    pub fn to<T>(answer: &Result<Answered<T>, agent::Error>) -> Result<Self, Failure> {
+        match answer {
+            Ok(done) => Self::of(done.status, &done.headers, &done.body),
+            Err(agent::Error::Refused(no)) => Self::of(no.status, &no.headers, &no.body),
+            Err(error) => Err(error.to_string().into()),
+        }
+    }
+
+    fn of(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Self, Failure> {
         let decision = match headers.get("rctp-decision") {
             Some(value) => Some(value.to_str()?.parse()?),
             None => None,
         };
         Ok(Self {
-            who,
             status,
-            headers,
-            body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+            headers: headers.clone(),
+            body: serde_json::from_slice(body).unwrap_or(Value::Null),
             decision,
         })
     }
@@ -47,14 +59,6 @@ impl Answer {
         match Decision::deserialize(&approval["decision"]) {
             Ok(decision) => format!("{}: {decision}", stands.unwrap_or_default()),
             Err(_) => stands.unwrap_or_default().to_owned(),
-        }
-    }
-
-    /// The approval that waits for the seller.
-    pub fn approval_id(&self) -> Result<String, Failure> {
-        match &self.decision {
-            Some(Decision::Ask { approval_id, .. }) => Ok(approval_id.clone()),
-            _ => Err(format!("the seller should be asked, but got {self}").into()),
         }
     }
 

@@ -14,7 +14,6 @@ use super::{
 };
 
 pub struct Client {
-    who: &'static str,
     http: reqwest::Client,
     id: String,
     secret: String,
@@ -34,19 +33,17 @@ pub struct Wish {
 impl Client {
     /// From the gateway to its authorization server.
     pub async fn discover(
-        who: &'static str,
         gateway: &str,
         http: &reqwest::Client,
         agent: &DevAgent,
     ) -> Result<(Self, Answer), Failure> {
-        let get = async |url| Answer::read(who, http.get(url).send().await?).await;
+        let get = async |url| Answer::read(http.get(url).send().await?).await;
         let resource = get(format!("{gateway}/.well-known/oauth-protected-resource")).await?;
         let issuer = resource.text("/authorization_servers/0")?;
         let metadata = get(format!("{issuer}/.well-known/oauth-authorization-server")).await?;
         // Byte for byte, or it could be anybody's.
         metadata.is("/issuer", &issuer)?;
         let client = Self {
-            who,
             http: http.clone(),
             id: agent.client_id.clone(),
             secret: agent.client_secret.clone(),
@@ -122,7 +119,7 @@ impl Client {
             .basic_auth(&self.id, Some(&self.secret))
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(form(parameters));
-        Answer::read(self.who, request.send().await?).await
+        Answer::read(request.send().await?).await
     }
 }
 

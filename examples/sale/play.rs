@@ -1,25 +1,30 @@
 //! The play: a passkey, a grant, a listing with the seller's terms, refusals, approvals, a deal, attacks, delivery and
 //! payment, and the record.
 
-use std::time::SystemTime;
+use std::fmt;
 
 use bytes::Bytes;
 use http::Request;
 use serde_json::{Value, json};
 use tower_rctp::{
-    client::{WriterSignature, verify_record},
-    protocol::{event::EVENT_TYP, record::verify_chain, time::Timestamp},
-    wire::{
-        crypto::default_provider,
-        jwk::{Keys, SigningKey},
-        jws,
+    client::{
+        Agent, Signer, WriterSignature,
+        agent::{
+            Acted, Answered, Deal, Error, NewEvent, NewListing, NewOffer, Offer, ProposedTerms,
+        },
     },
+    protocol::{
+        event::EventName,
+        money::Money,
+        offer::{DealTerms, Fulfillment, Payment},
+        record::verify_chain,
+    },
+    wire::{crypto::default_provider, jwk::Keys},
 };
 
 use super::{
-    agent::Agent,
     answer::{Answer, Failure},
-    gateway::{DevWorld, files},
+    gateway::{Config, DevWorld, dev::DevAgent, files},
     oauth,
     seller::Seller,
 };
@@ -28,50 +33,74 @@ use super::{
 /// read either; the play looks for them in every answer that an agent gets.
 pub const PROPOSED: u64 = 40_111;
 pub const FLOOR: u64 = 43_217;
+pub const CURRENCY: &str = "EUR";
 const LIST_PRICE: u64 = 60_000;
 
 /// The scope that the seller grants with less than was asked for.
 const COUNTER: &str = "dev.rctp.deal:offer_counter";
 /// What an approval says once its action was carried out.
-const APPROVED: &str = "approved: auto";
+pub const APPROVED: &str = "200 approved: auto";
+pub const UNMET: &str = "409 forbid;reason=release_condition_unmet";
 
-/// The whole play.
-pub async fn play(world: DevWorld) -> Result<(), Failure> {
+/// The whole play. `own` are the settings of a gateway that is the play's own.
+pub async fn play(world: DevWorld, own: Option<&Config>) -> Result<Played, Failure> {
     let mut sale = Sale::new(world).await?;
     let grant = sale.the_seller_lets_an_agent_in().await?;
     let listing_id = sale.the_seller_sets_the_terms().await?;
     sale.the_floor_stays_secret(&listing_id).await?;
     sale.the_seller_says_no(&listing_id).await?;
     let offer = sale.a_price_is_agreed(&listing_id, grant).await?;
-    let deal_id = sale.the_deal_is_made_once(&offer).await?;
-    sale.goods_and_money_change_hands(&deal_id).await?;
+    let deal = sale.the_deal_is_made_once(&offer).await?;
+    let mut entries = sale.goods_and_money_change_hands(&deal.deal_id).await?;
+    entries += sale.it_is_not_as_described().await?;
+    let late = sale.it_does_not_come().await?;
     sale.the_seller_takes_the_grant_back(&offer).await?;
-    let negotiation_id = offer.text("/negotiation_id")?;
     // After each `ask`, what came of it.
-    let told = [
-        ("listing", &*listing_id, "ask auto ask forbid"),
-        (
-            "negotiation",
-            &negotiation_id,
-            "forbid auto ask auto auto auto forbid forbid",
-        ),
-        ("deal", &deal_id, "auto auto auto auto forbid auto auto"),
-    ];
-    let entries = sale.the_record_tells_it_all(told).await?;
-    let steps = sale.steps;
-    println!("sale complete: {steps} steps, {entries} record entries verified");
-    Ok(())
+    entries += sale
+        .the_record_tells_it_all([
+            ("listing", &listing_id, "ask auto ask forbid"),
+            (
+                "negotiation",
+                &offer.negotiation_id,
+                "forbid auto ask auto auto auto forbid forbid",
+            ),
+        ])
+        .await?;
+    if let Some(config) = own {
+        entries += sale.it_has_not_come(&late, config).await?;
+    }
+    Ok(Played {
+        steps: sale.steps,
+        entries,
+    })
 }
 
-struct Sale {
-    world: DevWorld,
+/// What was played.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Played {
+    pub steps: usize,
+    pub entries: usize,
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, entries } = self;
+        write!(
+            f,
+            "sale complete: {steps} steps, {entries} record entries verified"
+        )
+    }
+}
+
+pub struct Sale {
+    pub world: DevWorld,
     http: reqwest::Client,
-    seller: Seller,
+    pub seller: Seller,
     /// The seller's.
-    agent: Agent,
-    buyer: Agent,
-    /// Another buyer's, which has no key.
-    prober: Agent,
+    pub agent: Agent,
+    pub buyer: Agent,
+    pub holder: Agent,
+    pub carrier: Agent,
     steps: usize,
 }
 
@@ -85,19 +114,22 @@ impl Sale {
     /// Each play has a seller of its own, to whom the marketplace sends a link.
     async fn new(world: DevWorld) -> Result<Self, Failure> {
         let http = reqwest::Client::builder().no_proxy().build()?;
-        let (url, agents) = (&world.url, &world.agents);
-        let mut marketplace = Agent::without_key("marketplace", url, &http);
-        marketplace.bears(world.secret.clone());
         let seller = json!({"seller": format!("sub_{}", files::random()?)});
-        let link = marketplace.post("/dev/enrolments", &seller).await?;
-        let link = link
-            .text("/url")
-            .map_err(|e| format!("{e}; is --dev-dir that of this gateway?"))?;
+        let link = http.post(format!("{}/dev/enrolments", world.url));
+        let link = link.bearer_auth(&world.secret).json(&seller).send().await?;
+        let link = Answer::read(link).await?.text("/url");
+        let link = link.map_err(|e| format!("{e}; is --dev-dir that of this gateway?"))?;
+        let agent = async |of: &DevAgent| {
+            let agent = Agent::signing(signer(of)?).http(http.clone());
+            Ok::<_, Failure>(agent.discover(&world.url).await?)
+        };
+        let agents = &world.agents;
         Ok(Self {
             seller: Seller::with_link(&http, &link)?,
-            agent: Agent::with_key("agent", url, &http, &agents.seller)?,
-            buyer: Agent::with_key("buyer", url, &http, &agents.buyer)?,
-            prober: Agent::without_key("prober", url, &http),
+            agent: agent(&agents.seller).await?,
+            buyer: agent(&agents.buyer).await?,
+            holder: agent(&agents.funds_holder).await?,
+            carrier: agent(&agents.carrier).await?,
             http,
             world,
             steps: 0,
@@ -107,12 +139,12 @@ impl Sale {
     /// A passkey, and a grant: the agent asks, the seller confirms less, the agent gets tokens for its key.
     async fn the_seller_lets_an_agent_in(&mut self) -> Result<Grant, Failure> {
         let enrolled = self.seller.enrol().await?;
-        self.step("enrols a passkey", &enrolled, 201, "")?;
+        self.step("seller enrols a passkey", &enrolled, "201")?;
 
         let (url, agent) = (&self.world.url, &self.world.agents.seller);
-        let (client, found) = oauth::Client::discover("agent", url, &self.http, agent).await?;
+        let (client, found) = oauth::Client::discover(url, &self.http, agent).await?;
         let jkt = agent.key.kid().to_string();
-        self.step("finds the authorization server", &found, 200, "")?;
+        self.step("agent finds the authorization server", &found, "200")?;
         let mut tiers = json!({
             "dev.rctp.listing:listing_create": "ask",
             "dev.rctp.listing:listing_reprice": "ask",
@@ -122,18 +154,26 @@ impl Sale {
         let wish = client.wish(&jkt, &tiers)?;
 
         let shown = self.seller.consider(&wish.url).await?;
-        self.step("reads what the agent asks for", &shown, 200, "")?;
+        self.step("seller reads what the agent asks for", &shown, "200")?;
         shown.is("/client/jkt", &jkt)?;
         tiers[COUNTER] = json!("ask");
         let given = self.seller.consent(&wish.url, &tiers).await?;
-        self.step("allows it, and wants to approve counters", &given, 200, "")?;
+        self.step(
+            "seller allows it, and wants to approve counters",
+            &given,
+            "200",
+        )?;
 
         let granted = client.redeem(wish, &given.text("/redirect")?).await?;
-        self.step("gets tokens that are bound to its key", &granted, 200, "")?;
+        self.step(
+            "agent gets tokens that are bound to its key",
+            &granted,
+            "200",
+        )?;
         if granted.body["authorization_details"][0]["tiers"] != tiers {
             return Err("the grant is not what the seller confirmed".into());
         }
-        self.agent.bears(granted.text("/access_token")?);
+        self.agent = self.agent.with_token(&granted.text("/access_token")?)?;
         Ok(Grant {
             client,
             refresh_token: granted.text("/refresh_token")?,
@@ -142,91 +182,105 @@ impl Sale {
 
     /// A listing: proposed by the agent, its terms set by the seller on the marketplace's page.
     async fn the_seller_sets_the_terms(&mut self) -> Result<String, Failure> {
-        let listing = json!({
-            "title": "A touring bicycle",
-            "list_price": euros(LIST_PRICE),
-            "term_set": "goods-1",
-            "proposed_terms": {"floor": euros(PROPOSED)},
-        });
-        let asked = self.agent.post("/listings", &listing).await?;
-        let id = self.asked("proposes a listing, and a floor", &asked)?;
+        let listing = self
+            .agent
+            .create_listing(&self.listing("A touring bicycle"));
+        let id = self.asked("agent proposes a listing, and a floor", listing.await)?;
 
-        let refused = self.agent.get(&format!("/approve/{id}")).await?;
-        self.step("may not open that page", &refused, 403, "action_forbidden")?;
+        let refused = self.raw_page(&id).await?;
+        self.step(
+            "agent may not open that page",
+            &refused,
+            "403 action_forbidden",
+        )?;
         let page = self.seller.open(&id).await?;
-        self.step("opens the page: all is filled in", &page, 200, "pending")?;
+        self.step(
+            "seller opens the page: all is filled in",
+            &page,
+            "200 pending",
+        )?;
         let mut terms = page.body["prefill"].clone();
-        if terms["floor"] != euros(PROPOSED) || terms["deliver_within_days"].is_null() {
+        if terms["floor"] != json!(euros(PROPOSED)) || terms["deliver_within_days"].is_null() {
             return Err("the form does not begin with what was proposed and the defaults".into());
         }
-        terms["floor"] = euros(LIST_PRICE + 1);
+        terms["floor"] = json!(euros(LIST_PRICE + 1));
         let slip = self.seller.fill_in(&id, &terms).await?;
-        self.step("types a floor above the price", &slip, 422, "terms_invalid")?;
-        terms["floor"] = euros(FLOOR);
+        self.step(
+            "seller types a floor above the price",
+            &slip,
+            "422 terms_invalid",
+        )?;
+        terms["floor"] = json!(euros(FLOOR));
         let filled_in = self.seller.fill_in(&id, &terms).await?;
-        self.step("sets another floor than was proposed", &filled_in, 200, "")?;
+        self.step(
+            "seller sets another floor than was proposed",
+            &filled_in,
+            "200",
+        )?;
         let approval = self.seller.approval(&filled_in).await?;
         let approved = self.seller.respond(&id, &approval).await?;
-        self.step("approves with the passkey", &approved, 200, APPROVED)?;
+        self.step("seller approves with the passkey", &approved, APPROVED)?;
         let again = self.seller.respond(&id, &approval).await?;
-        self.step("clicks a second time", &again, 200, APPROVED)?;
+        self.step("seller clicks a second time", &again, APPROVED)?;
         if again.body != approved.body {
             return Err("the second click was answered differently".into());
         }
 
-        let outcome = self.agent.get(&format!("/approvals/{id}")).await?;
-        self.step("reads a commitment, and no value", &outcome, 200, APPROVED)?;
-        let listing_id = outcome.text("/result/listing_id")?;
+        let outcome = self.agent.get_approval(&id).await;
+        let told = Answer::to(&outcome)?;
+        let outcome = self.got("agent reads a commitment, and no value", outcome, APPROVED)?;
+        let terms = outcome.result.and_then(|result| result.terms());
+        let listing_id = terms.ok_or("the approval has no listing")?.listing_id;
         let all = json!({
             "listing_id": listing_id,
             "term_set": "goods-1",
             "terms_commitment": filled_in.body["terms_commitment"],
         });
-        if outcome.body["result"] != all {
-            return Err(format!("the agent should read {all}, and got {outcome}").into());
+        if told.body["result"] != all {
+            return Err(format!("the agent should read {all}, and got {told}").into());
         }
         Ok(listing_id)
     }
 
     /// Below the floor nobody learns a thing, and soon gets no answer at all.
     async fn the_floor_stays_secret(&mut self, listing_id: &str) -> Result<(), Failure> {
-        let profile = self.buyer.get("/.well-known/ucp").await?;
-        self.step("reads the gateway's profile", &profile, 200, "")?;
-        let listing = self.buyer.get(&format!("/listings/{listing_id}")).await?;
-        self.step("finds the listing", &listing, 200, "active")?;
+        let listing = self.buyer.get_listing(listing_id).await;
+        self.got("buyer finds the listing", listing, "200 active")?;
 
-        const BELOW: &str = "forbid;action=\"offer.create\";reason=below_floor";
-        let offer = |cents| offer(listing_id, cents);
-        let low = self.buyer.post("/offers", &offer(FLOOR - 1)).await?;
-        self.step("offers a cent less than the floor", &low, 422, BELOW)?;
+        const BELOW: &str = "422 forbid;action=\"offer.create\";reason=below_floor";
+        let offer = |cents| NewOffer::new(listing_id, deal_terms(cents));
+        let low = self.buyer.create_offer(&offer(FLOOR - 1)).await;
+        self.refused("buyer offers a cent less than the floor", low, BELOW)?;
 
         let (url, agent) = (&self.world.url, &self.world.agents.buyer);
-        let (client, _) = oauth::Client::discover("prober", url, &self.http, agent).await?;
+        let (client, _) = oauth::Client::discover(url, &self.http, agent).await?;
         let token = client.own_token().await?;
-        self.prober.bears(token.text("/access_token")?);
-        self.step("has no key, and gets a token", &token, 200, "")?;
+        let prober = Agent::bearing(token.text("/access_token")?).http(self.http.clone());
+        let prober = prober.at(url)?;
+        self.step("prober has no key, and gets a token", &token, "200")?;
         for cents in [20_000, 30_000, 40_000] {
-            let low = self.prober.post("/offers", &offer(cents)).await?;
-            self.step("feels for the floor", &low, 422, BELOW)?;
+            let low = prober.create_offer(&offer(cents)).await;
+            self.refused("prober feels for the floor", low, BELOW)?;
         }
-        let spent = self.prober.post("/offers", &offer(LIST_PRICE)).await?;
-        let retry_after = &spent.body["retry_after"];
+        let spent = prober.create_offer(&offer(LIST_PRICE)).await;
+        let after = spent.as_ref().err().and_then(Error::refused);
+        let after = after.and_then(|refused| refused.retry_after);
         let says = format!(
-            "forbid;action=\"offer.create\";reason=offer_budget_exhausted;retry_after={retry_after}"
+            "429 forbid;action=\"offer.create\";reason=offer_budget_exhausted;retry_after={}",
+            after.unwrap_or_default().as_secs()
         );
-        self.step("has no guesses left, at any price", &spent, 429, &says)
+        self.refused("prober has no guesses left, at any price", spent, &says)
     }
 
     /// The seller is asked, and says no.
     async fn the_seller_says_no(&mut self, listing_id: &str) -> Result<(), Failure> {
-        let price = json!({"price": euros(50_000)});
-        let path = format!("/listings/{listing_id}/price");
-        let asked = self.agent.post(&path, &price).await?;
-        let id = self.asked("wants to lower the price", &asked)?;
+        let asked = self.agent.reprice_listing(listing_id, &euros(50_000)).await;
+        let id = self.asked("agent wants to lower the price", asked)?;
         let declined = self.seller.decline(&id).await?;
-        self.step("says no", &declined, 200, "declined")?;
-        let outcome = self.agent.get(&format!("/approvals/{id}")).await?;
-        self.step("reads that", &outcome, 200, "declined")
+        self.step("seller says no", &declined, "200 declined")?;
+        let outcome = self.agent.get_approval(&id).await;
+        self.got("agent reads that", outcome, "200 declined")?;
+        Ok(())
     }
 
     /// An offer, a counter that the seller approves, the answer to it, and acceptance. Answers the accepted offer.
@@ -234,173 +288,115 @@ impl Sale {
         &mut self,
         listing_id: &str,
         grant: Grant,
-    ) -> Result<Answer, Failure> {
-        let offer = |cents| offer(listing_id, cents);
-        let first = self.buyer.post("/offers", &offer(45_000)).await?;
-        self.step("makes a good offer", &first, 201, "auto")?;
-        let path = format!("/offers/{}/counter", first.text("/offer_id")?);
-        let counter = json!({"deal_terms": deal_terms(52_000)});
-        let asked = self.agent.post(&path, &counter).await?;
-        let id = self.asked("counters", &asked)?;
+    ) -> Result<Offer, Failure> {
+        let offer = |cents| NewOffer::new(listing_id, deal_terms(cents));
+        let first = self.buyer.create_offer(&offer(45_000)).await;
+        let first = self.got("buyer makes a good offer", first, "201 auto")?;
+        let counter = self
+            .agent
+            .counter_offer(&first.offer_id, &deal_terms(52_000), None);
+        let id = self.asked("agent counters", counter.await)?;
         let approved = self.seller.approve(&id).await?;
-        self.step("approves with the passkey", &approved, 200, APPROVED)?;
-        let counter = self.agent.get(&format!("/approvals/{id}")).await?;
-        self.step("reads its counter", &counter, 200, APPROVED)?;
+        self.step("seller approves with the passkey", &approved, APPROVED)?;
+        let counter = self.agent.get_approval(&id).await;
+        let counter = self.got("agent reads its counter", counter, APPROVED)?;
+        let counter = counter.result.and_then(|result| result.offer());
+        let counter = counter.ok_or("the approval has no counter")?;
 
-        let mut answer = offer(48_000);
-        answer["supersedes"] = counter.body["result"]["offer_id"].clone();
-        let answer = self.buyer.post("/offers", &answer).await?;
-        self.step("meets it half-way", &answer, 201, "auto")?;
-        answer.is("/negotiation_id", &first.text("/negotiation_id")?)?;
+        let answer = offer(48_000).superseding(counter.offer_id);
+        let answer = self.buyer.create_offer(&answer).await;
+        let answer = self.got("buyer meets it half-way", answer, "201 auto")?;
+        if answer.negotiation_id != first.negotiation_id {
+            return Err("the answer to a counter is not of its negotiation".into());
+        }
 
         let refreshed = grant.client.refresh(&grant.refresh_token).await?;
-        self.step("refreshes its tokens", &refreshed, 200, "")?;
-        self.agent.bears(refreshed.text("/access_token")?);
-        let path = format!("/offers/{}/accept", answer.text("/offer_id")?);
-        let accepted = self.agent.post(&path, &json!({})).await?;
-        self.step("accepts", &accepted, 200, "auto")?;
-        accepted.is("/state", "accepted")?;
-        Ok(accepted)
+        self.step("agent refreshes its tokens", &refreshed, "200")?;
+        self.agent = self.agent.with_token(&refreshed.text("/access_token")?)?;
+        let accepted = self.agent.accept_offer(&answer.offer_id).await;
+        let accepted = self.got("agent accepts", accepted, "200 auto")?;
+        accepted.auto().ok_or_else(|| "it should be done".into())
     }
 
     /// The checkout becomes a deal, once, whatever is tried with it.
-    async fn the_deal_is_made_once(&mut self, accepted: &Answer) -> Result<String, Failure> {
-        let mine = format!("/offers/{}", accepted.text("/offer_id")?);
-        let mine = self.buyer.get(&mine).await?;
-        self.step("finds the checkout", &mine, 200, "accepted")?;
-        let checkout = json!({"checkout": mine.text("/checkout")?});
-        let redeem = self.buyer.signed("/deals", &checkout)?;
-        let deal = self.buyer.send(clone(&redeem)).await?;
-        self.step("redeems it: a deal", &deal, 201, "auto")?;
-
-        let replay = self.buyer.send(clone(&redeem)).await?;
-        self.step("repeats the request: the same answer", &replay, 201, "auto")?;
-        if replay.body != deal.body {
+    async fn the_deal_is_made_once(&mut self, accepted: &Offer) -> Result<Deal, Failure> {
+        let key = files::random()?;
+        let mine = self.buyer.get_offer(&accepted.offer_id).await;
+        let mine = self.got("buyer finds the checkout", mine, "200 accepted")?;
+        let verified = self.buyer.checkout(&mine).await?;
+        let checkout = mine.checkout.unwrap_or_default();
+        if verified.deal_terms != accepted.deal_terms {
+            return Err("the checkout is not of the terms that were accepted".into());
+        }
+        let redeem = || self.buyer.create_deal(&checkout).idempotency_key(&key);
+        let (first, repeat) = (redeem().await, redeem().await);
+        let other = self.buyer.create_deal("not.the.same").idempotency_key(&key);
+        let (other, second) = (other.await, self.buyer.create_deal(&checkout).await);
+        let deal = self.got("buyer redeems it: a deal", first, "201 auto")?;
+        let same = self.got(
+            "buyer repeats the request: the same answer",
+            repeat,
+            "201 auto",
+        )?;
+        if same != deal {
             return Err("the repeat was answered differently".into());
         }
-        let mut other = redeem;
-        *other.body_mut() = json!({"checkout": "not.the.same"}).to_string().into();
-        self.buyer.sign_again(&mut other)?;
-        let other = self.buyer.send(other).await?;
-        self.step("changes the repeat", &other, 409, "idempotency_conflict")?;
-        let second = self.buyer.post("/deals", &checkout).await?;
-        let says = "forbid;reason=offer_replayed";
-        self.step("redeems the checkout again", &second, 409, says)?;
+        let says = "409 idempotency_conflict";
+        self.refused("buyer changes the repeat", other, says)?;
+        let says = "409 forbid;reason=offer_replayed";
+        self.refused("buyer redeems the checkout again", second, says)?;
 
-        let listing_id = accepted.text("/listing_id")?;
-        let offer = |cents| offer(&listing_id, cents);
-        let mut tampered = self.buyer.signed("/offers", &offer(50_000))?;
-        *tampered.body_mut() = offer(1).to_string().into();
-        let tampered = self.buyer.send(tampered).await?;
-        let says = "forbid;action=\"offer.create\";reason=signature_invalid";
-        self.step("sends an offer; it is tampered with", &tampered, 401, says)?;
-        deal.text("/deal_id")
+        let tampered = self.raw_tampered(&accepted.listing_id).await?;
+        let says = "401 forbid;action=\"offer.create\";reason=signature_invalid";
+        self.step("buyer sends an offer; it is tampered with", &tampered, says)?;
+        Ok(deal)
     }
 
     /// The holder of funds pays out once the buyer has accepted, and everybody can verify who said what.
-    async fn goods_and_money_change_hands(&mut self, deal_id: &str) -> Result<(), Failure> {
-        let agents = self.world.agents.clone();
-        let agent = |who, of| Agent::with_key(who, &self.world.url, &self.http, of);
-        let holder = agent("holder", &agents.funds_holder)?;
-        let carrier = agent("carrier", &agents.carrier)?;
-        let buyer = agent("buyer", &agents.buyer)?;
-        let early = "forbid;reason=release_condition_unmet";
-        for (who, of, event, what, status, says) in [
-            (
-                &holder,
-                &agents.funds_holder,
-                "funds_held",
-                "holds the money",
-                201,
-                "auto",
-            ),
-            (
-                &carrier,
-                &agents.carrier,
-                "shipped",
-                "takes the bicycle",
-                201,
-                "auto",
-            ),
-            (
-                &carrier,
-                &agents.carrier,
-                "delivered",
-                "delivers it",
-                201,
-                "auto",
-            ),
-            (
-                &holder,
-                &agents.funds_holder,
-                "released",
-                "pays out too early",
-                409,
-                early,
-            ),
-            (&buyer, &agents.buyer, "accepted", "accepts it", 201, "auto"),
-            (
-                &holder,
-                &agents.funds_holder,
-                "released",
-                "pays the seller",
-                201,
-                "auto",
-            ),
+    async fn goods_and_money_change_hands(&mut self, deal_id: &str) -> Result<usize, Failure> {
+        let [buyer, holder, carrier] = [&self.buyer, &self.holder, &self.carrier].map(Agent::clone);
+        use EventName::{Accepted, Delivered, FundsHeld, Released, Shipped};
+        for (by, event, what, says) in [
+            (&holder, FundsHeld, "holder holds the money", "201 auto"),
+            (&carrier, Shipped, "carrier takes the bicycle", "201 auto"),
+            (&carrier, Delivered, "carrier delivers it", "201 auto"),
+            (&holder, Released, "holder pays out too early", UNMET),
+            (&buyer, Accepted, "buyer accepts it", "201 auto"),
+            (&holder, Released, "holder pays the seller", "201 auto"),
         ] {
-            let event = event_of(deal_id, event, &of.key)?;
-            let answer = who
-                .post(&format!("/deals/{deal_id}/events"), &event)
-                .await?;
-            self.step(what, &answer, status, says)?;
+            let event = NewEvent::first_hand(event);
+            let answer = by.post_deal_event(deal_id, event).await;
+            self.step(what, &Answer::to(&answer)?, says)?;
         }
-        let deal = self.buyer.get(&format!("/deals/{deal_id}")).await?;
-        self.step("sees that it is done", &deal, 200, "released")?;
-
-        let record = self.buyer.get(&format!("/deals/{deal_id}/events")).await?;
-        self.step("reads the record, and verifies it", &record, 200, "")?;
-        let profile = self.buyer.get("/.well-known/ucp").await?;
-        let keys = Keys::parse(&profile.body["keys"], default_provider())?;
-        let writers = [&agents.funds_holder, &agents.carrier, &agents.buyer];
-        let writers: Vec<Value> = writers.map(|agent| agent.key.public_jwk()).to_vec();
-        let writers = Keys::parse(&json!(writers), default_provider())?;
-        let entries = record.body["entries"]
-            .as_array()
-            .ok_or("there are no entries")?;
-        let heads = [record.body["head"].clone()];
-        let told = verify_record(entries, &heads, &keys, &writers)?;
-        let signed = told.iter().filter_map(|entry| entry.event.as_ref());
-        let signed = signed.filter(|(_, writer)| *writer == WriterSignature::Verified);
-        match signed.count() {
-            5 => Ok(()),
-            other => Err(format!("5 events should verify, and {other} do").into()),
-        }
+        let deal = buyer.get_deal(deal_id).await;
+        self.got("buyer sees that it is done", deal, "200 released")?;
+        let events = ["funds_held", "shipped", "delivered", "accepted", "released"];
+        self.verifies(&buyer, deal_id, &events).await
     }
 
     /// The next call fails.
-    async fn the_seller_takes_the_grant_back(&mut self, offer: &Answer) -> Result<(), Failure> {
+    async fn the_seller_takes_the_grant_back(&mut self, offer: &Offer) -> Result<(), Failure> {
         let grants = self.seller.grants().await?;
-        self.step("looks at what was granted", &grants, 200, "")?;
+        self.step("seller looks at what was granted", &grants, "200")?;
         let grant_id = grants.text("/grants/0/grant_id")?;
         let revoked = self.seller.revoke(&grant_id).await?;
-        self.step("takes the grant back", &revoked, 204, "")?;
-        let path = format!("/offers/{}/decline", offer.text("/offer_id")?);
-        let refused = self.agent.post(&path, &json!({})).await?;
-        let says = "forbid;reason=grant_revoked";
-        self.step("may do nothing any more", &refused, 403, says)
+        self.step("seller takes the grant back", &revoked, "204")?;
+        let refused = self.agent.decline_offer(&offer.offer_id).await;
+        let says = "403 forbid;reason=grant_revoked";
+        self.refused("agent may do nothing any more", refused, says)
     }
 
     /// Each chain verifies with the gateway's published keys, and tells what was decided; answers how many entries there
     /// are.
     async fn the_record_tells_it_all(
         &self,
-        told: [(&str, &str, &str); 3],
+        told: [(&str, &str, &str); 2],
     ) -> Result<usize, Failure> {
-        let profile = self.buyer.get("/.well-known/ucp").await?;
-        let keys = Keys::parse(&profile.body["keys"], default_provider())?;
+        let keys = self.buyer.profile().await?.keys;
         let mut entries = 0;
         for (kind, id, told) in told {
-            let answer = self.buyer.get(&format!("/dev/record/{kind}/{id}")).await?;
+            let url = format!("{}/dev/record/{kind}/{id}", self.world.url);
+            let answer = Answer::read(self.http.get(url).send().await?).await?;
             let chain = answer.body["entries"].as_array();
             let chain = chain.ok_or_else(|| format!("the {kind} chain was answered {answer}"))?;
             verify_chain(chain, &keys).map_err(|broken| format!("the {kind} chain: {broken}"))?;
@@ -415,72 +411,148 @@ impl Sale {
         Ok(entries)
     }
 
+    /// Reads a deal's record and verifies it: these events, each signed by its writer, and one refusal. Answers how many entries there
+    /// are.
+    pub async fn verifies(
+        &mut self,
+        buyer: &Agent,
+        deal_id: &str,
+        events: &[&str],
+    ) -> Result<usize, Failure> {
+        let agents = &self.world.agents;
+        let writers = [
+            &agents.funds_holder,
+            &agents.carrier,
+            &agents.buyer,
+            &agents.seller,
+        ];
+        let writers = json!(writers.map(|agent| agent.key.public_jwk()));
+        let writers = Keys::parse(&writers, default_provider())?;
+        let told = buyer.verified_record(deal_id, &writers).await?;
+        let signed = told.iter().filter_map(|entry| entry.event.as_ref());
+        let signed = signed.filter(|(_, writer)| *writer == WriterSignature::Verified);
+        let found: Vec<&str> = signed.map(|(event, _)| event.event.as_str()).collect();
+        // Each deal has a step that came too early, and the record keeps that as well.
+        let refused = told.iter().filter(|entry| entry.what.contains(": forbid"));
+        if found != events || refused.count() != 1 {
+            return Err(
+                format!("{events:?} and a refusal should be told, and not {told:?}").into(),
+            );
+        }
+        self.line("buyer reads the record, and verifies it", "");
+        Ok(told.len())
+    }
+
+    /// Redeems the accepted offer.
+    pub async fn redeemed(&mut self, offer_id: &str) -> Result<Deal, Failure> {
+        let mine = self.buyer.get_offer(offer_id).await;
+        let mine = self.got("buyer finds the checkout", mine, "200 accepted")?;
+        self.buyer.checkout(&mine).await?;
+        let deal = self.buyer.create_deal(&mine.checkout.unwrap_or_default());
+        self.got("buyer redeems the checkout: a deal", deal.await, "201 auto")
+    }
+
+    /// What the seller's agent proposes.
+    pub fn listing(&self, title: &str) -> NewListing {
+        let proposed = ProposedTerms::default().floor(euros(PROPOSED));
+        NewListing::new(title, euros(LIST_PRICE), "goods-1").propose(proposed)
+    }
+
+    /// The seller's agent at the page that is for the seller's browser.
+    async fn raw_page(&self, approval_id: &str) -> Result<Answer, Failure> {
+        let url = format!("{}/approve/{approval_id}", self.world.url);
+        let mut request = Request::get(url).body(Bytes::new())?;
+        signer(&self.world.agents.seller)?.sign(&mut request)?;
+        let answer = self.http.execute(request.try_into()?).await?;
+        Answer::read(answer).await
+    }
+
+    /// An offer of the buyer's that is changed after it was signed.
+    async fn raw_tampered(&self, listing_id: &str) -> Result<Answer, Failure> {
+        let offer = |cents| serde_json::to_vec(&NewOffer::new(listing_id, deal_terms(cents)));
+        let url = format!("{}/offers", self.world.url);
+        let mut request = Request::post(url).body(Bytes::from(offer(50_000)?))?;
+        signer(&self.world.agents.buyer)?.sign(&mut request)?;
+        *request.body_mut() = offer(1)?.into();
+        let answer = self.http.execute(request.try_into()?).await?;
+        Answer::read(answer).await
+    }
+
     /// The seller was asked; answers the approval's id.
-    fn asked(&mut self, what: &str, answer: &Answer) -> Result<String, Failure> {
-        let id = answer.approval_id()?;
-        let says = format!("ask;approval_id=\"{id}\";expires_in=900;on_timeout=deny");
-        self.step(what, answer, 202, &says)?;
+    pub fn asked<T>(
+        &mut self,
+        what: &str,
+        answer: Result<Answered<Acted<T>>, Error>,
+    ) -> Result<String, Failure> {
+        let told = Answer::to(&answer)?;
+        let request = answer?.value.ask();
+        let id = request.ok_or_else(|| format!("the seller should be asked, but got {told}"))?;
+        let id = id.approval_id;
+        let says = format!("202 ask;approval_id=\"{id}\";expires_in=900;on_timeout=deny");
+        self.step(what, &told, &says)?;
         Ok(id)
     }
 
-    /// Prints a step, and holds the answer against what the binding says.
-    fn step(
+    /// An agent got what it asked for.
+    pub fn got<T>(
         &mut self,
         what: &str,
-        answer: &Answer,
-        status: u16,
+        answer: Result<Answered<T>, Error>,
+        says: &str,
+    ) -> Result<T, Failure> {
+        self.step(what, &Answer::to(&answer)?, says)?;
+        Ok(answer?.value)
+    }
+
+    /// An agent was refused.
+    pub fn refused<T>(
+        &mut self,
+        what: &str,
+        answer: Result<Answered<T>, Error>,
         says: &str,
     ) -> Result<(), Failure> {
-        self.steps += 1;
-        let (found, said) = (answer.status.as_u16(), answer.says());
-        let line = format!(
-            "{:>3}  {:<7} {what:<41} {found} {said}",
-            self.steps, answer.who
-        );
-        println!("{}", line.trim_end());
-        if (found, &*said) == (status, says) {
-            return Ok(());
+        self.step(what, &Answer::to(&answer)?, says)
+    }
+
+    /// Prints a step, which begins with who does it, and holds the answer against what the binding says.
+    pub fn step(&mut self, what: &str, answer: &Answer, says: &str) -> Result<(), Failure> {
+        let said = format!("{} {}", answer.status.as_u16(), answer.says());
+        self.line(what, &said);
+        // Not even the agent that proposed a floor may read it anywhere.
+        if !what.starts_with("seller ") && (answer.tells(FLOOR) || answer.tells(PROPOSED)) {
+            return Err(format!("somebody was told a floor: {what}").into());
         }
-        Err(format!("expected {status} `{says}`, got {answer}").into())
+        match said.trim_end() == says {
+            true => Ok(()),
+            false => Err(format!("expected `{says}`, got {answer}").into()),
+        }
+    }
+
+    fn line(&mut self, what: &str, said: &str) {
+        self.steps += 1;
+        let (who, what) = what.split_once(' ').unwrap_or((what, ""));
+        let line = format!("{:>3}  {who:<7} {what:<41} {said}", self.steps);
+        println!("{}", line.trim_end());
     }
 }
 
-/// An event that its writer saw, signed.
-fn event_of(deal_id: &str, event: &str, key: &SigningKey) -> Result<Value, Failure> {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)?
-        .as_secs();
-    let payload = json!({
-        "deal_id": deal_id,
-        "event_id": format!("evt_{}", files::random()?),
-        "event": event,
-        "occurred_at": Timestamp::from_secs(now.try_into()?),
-        "observation": "first_hand",
-    });
-    let jws = jws::sign(EVENT_TYP, payload.to_string().as_bytes(), key)?;
-    Ok(json!({"event": jws}))
+fn signer(of: &DevAgent) -> Result<Signer, Failure> {
+    Ok(Signer::new(&of.profile, of.key.clone())?)
 }
 
-fn clone(request: &Request<Bytes>) -> Request<Bytes> {
-    let mut copy = Request::new(request.body().clone());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
+pub fn euros(cents: u64) -> Money {
+    Money::new(cents, CURRENCY)
 }
 
-fn euros(cents: u64) -> Value {
-    json!({"amount": cents, "currency": "EUR"})
-}
-
-fn deal_terms(cents: u64) -> Value {
-    json!({
-        "price": euros(cents),
-        "fulfillment": {"method_type": "shipping", "selected_option_id": "standard"},
-        "payment": {"selected_term_id": "held_funds"},
-    })
-}
-
-fn offer(listing_id: &str, cents: u64) -> Value {
-    json!({"listing_id": listing_id, "deal_terms": deal_terms(cents)})
+pub fn deal_terms(cents: u64) -> DealTerms {
+    DealTerms {
+        price: euros(cents),
+        fulfillment: Fulfillment {
+            method_type: "shipping".into(),
+            selected_option_id: "standard".into(),
+        },
+        payment: Payment {
+            selected_term_id: "held_funds".into(),
+        },
+    }
 }

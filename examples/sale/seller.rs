@@ -133,7 +133,7 @@ impl Seller {
         if let Some(session) = &self.session {
             request = request.header(header::COOKIE, session);
         }
-        let answer = Answer::read("seller", request.send().await?).await?;
+        let answer = Answer::read(request.send().await?).await?;
         if let Some(cookie) = answer.headers.get(header::SET_COOKIE) {
             let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
             self.session = Some(HeaderValue::from_str(pair)?);

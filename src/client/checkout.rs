@@ -24,8 +24,8 @@ pub enum CheckoutError {
     /// The gateway's profile does not list the key.
     #[error("the checkout names no key of the gateway's profile; fetch that anew")]
     UnknownKey,
-    /// The claims are not those of the schema `checkout`.
-    #[error("the claims of the checkout are not of the schema")]
+    /// The claims are not those of a checkout.
+    #[error("the claims are not those of a checkout")]
     Claims,
     /// It has ended.
     #[error("the checkout has ended; the listing is on sale again")]
@@ -49,7 +49,6 @@ pub fn verify_checkout(
     let key = parsed.kid().and_then(|kid| keys.get(kid));
     let payload = parsed.verify(CHECKOUT_TYP, key.ok_or(CheckoutError::UnknownKey)?)?;
     let claims = schema::parse(payload).map_err(|_| CheckoutError::Claims)?;
-    schema::validate("checkout", &claims).map_err(|_| CheckoutError::Claims)?;
     let checkout = Checkout::deserialize(&claims).map_err(|_| CheckoutError::Claims)?;
     match checkout.exp > now.secs() {
         true => Ok(checkout),
