@@ -1,6 +1,7 @@
 //! Is it a request that we serve? The version, and a row (R7: after authentication, so that strangers learn nothing).
 
 use http::{Request, Response};
+use tracing::Span;
 
 use super::{
     arrive::{Arrived, Route, refuse},
@@ -29,6 +30,10 @@ impl Step for Admit {
             Some(Route::Row(..)) => next.run(request).await,
             Some(Route::Unknown | Route::NoTable) | None => Ok(refuse(&Refusal::not_found())),
         }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.admit")
     }
 }
 

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request::Parts};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tracing::Span;
 
 use super::{
     arrive::{Arrived, Route, refuse},
@@ -174,6 +175,10 @@ impl Step for Approve {
             }
             Err(refused) => Ok(refused.into_response()),
         }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.approve")
     }
 }
 

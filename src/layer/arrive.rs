@@ -5,10 +5,12 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
+use tracing::Span;
 
 use super::{
     body::{Body, CollectError},
     step::{Next, Step},
+    trace,
 };
 use crate::{
     protocol::{
@@ -152,6 +154,8 @@ fn uri_as_sent(request: &Request<Body>) -> &Uri {
 pub struct Answered {
     /// The row; `None` where there was none.
     pub operation: Option<Op>,
+    /// The profile of the operator whose agent was proven to call.
+    pub operator: Option<String>,
     /// The decision that the answer states; `None` for reads, protocol errors and repeats.
     pub decision: Option<Decision>,
     /// The refusal's code.
@@ -163,6 +167,10 @@ pub struct Answered {
 /// Marks an answer that comes from the store (binding 2.4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replayed;
+
+/// Marks an answer to a proven caller, with its operator.
+#[derive(Clone, Debug)]
+pub(crate) struct Operator(pub(crate) String);
 
 /// The outermost step.
 #[derive(Clone, Debug)]
@@ -240,18 +248,37 @@ impl Step for Arrive {
             Ok((_, request)) => next.run(request).await?,
             Err(refusal) => refuse(&refusal),
         };
-        let refusal = response.extensions().get::<Refusal>();
+        let operator = response.extensions_mut().remove::<Operator>();
+        let extensions = response.extensions();
         let answered = Answered {
             operation,
-            decision: match refusal {
-                Some(refusal) => refusal.decision(),
-                None => response.extensions().get::<Decision>().cloned(),
-            },
-            refused: refusal.map(Refusal::code),
-            replayed: response.extensions().get::<Replayed>().is_some(),
+            operator: operator.map(|operator| operator.0),
+            decision: stated(&response),
+            refused: extensions.get().map(Refusal::code),
+            replayed: extensions.get::<Replayed>().is_some(),
         };
         response.extensions_mut().insert(answered);
         Ok(response)
+    }
+
+    fn span(&self, request: &Request<Body>) -> Span {
+        let path = uri_as_sent(request).path();
+        trace::request(request.method(), path, || match self.find(request) {
+            Found::Row(op, _) => Some(op),
+            Found::Unknown | Found::Misplaced | Found::Elsewhere => None,
+        })
+    }
+
+    fn told(span: &Span, response: &Response<Body>) {
+        trace::answered(span, response);
+    }
+}
+
+/// The decision that an answer states.
+pub(crate) fn stated<B>(response: &Response<B>) -> Option<Decision> {
+    match response.extensions().get::<Refusal>() {
+        Some(refusal) => refusal.decision(),
+        None => response.extensions().get::<Decision>().cloned(),
     }
 }
 

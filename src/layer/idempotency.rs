@@ -26,6 +26,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, header};
 use tokio::sync::watch;
+use tracing::{Instrument, Span, field};
 
 use super::{
     approve::Approved,
@@ -188,6 +189,15 @@ impl Step for Idempotency {
             Err(refusal) => refuse(&refusal),
         })
     }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.idempotency", rctp.replayed = field::Empty)
+    }
+
+    fn told(span: &Span, response: &Response<Body>) {
+        let replayed = response.extensions().get::<Replayed>().is_some();
+        span.record("rctp.replayed", replayed);
+    }
 }
 
 enum Begun {
@@ -343,7 +353,7 @@ impl Idempotency {
         next: N,
     ) -> Result<Response<Body>, N::Error> {
         // The key is taken inside the task as well: a client that hangs up meanwhile would leave it taken for nothing.
-        let task = tokio::spawn(async move {
+        let task = async move {
             let _executing = executing;
             let unit = Unit {
                 claim: Some(held.claim(ClaimStep::Begin)),
@@ -361,7 +371,8 @@ impl Idempotency {
             }
             let settled = self.0.settle(&held, response, ClaimStep::Complete).await;
             Ok(settled.unwrap_or_else(|_| refuse(&unstored())))
-        });
+        };
+        let task = tokio::spawn(task.in_current_span());
         match task.await {
             Ok(response) => response,
             Err(error) => {

@@ -30,4 +30,5 @@ pub(crate) mod outbox;
 pub mod part;
 pub mod record;
 pub mod step;
+pub(crate) mod trace;
 pub mod validate;

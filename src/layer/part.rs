@@ -1,6 +1,7 @@
 //! A part of the stack by itself, for a marketplace that puts layers of its own between the parts.
 
 use http::{Extensions, Request, Response};
+use tracing::Span;
 
 use super::{
     arrive::{Arrive, Arrived},
@@ -34,6 +35,14 @@ impl<T: Step> Step for Part<T> {
         next: N,
     ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
         self.step.run(request, next)
+    }
+
+    fn span(&self, request: &Request<Body>) -> Span {
+        self.step.span(request)
+    }
+
+    fn told(span: &Span, response: &Response<Body>) {
+        T::told(span, response);
     }
 }
 

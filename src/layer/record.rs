@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use http::{Request, Response};
+use tracing::Span;
 
 use super::{
     approve::Approved,
@@ -215,5 +216,9 @@ impl Step for Record {
             }
             _ => Ok(response),
         }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.record")
     }
 }

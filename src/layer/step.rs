@@ -10,8 +10,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as HttpBody;
 use tower::{BoxError, Layer, Service, ServiceExt};
+use tracing::Span;
 
-use super::body::Body;
+use super::{body::Body, trace};
 
 /// What comes after a step: the next step, or the service inside. A step may run it more than once.
 pub trait Next: Clone + Send + 'static {
@@ -38,6 +39,14 @@ pub trait Step: Clone + Send + Sync + 'static {
         request: Request<Body>,
         next: N,
     ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static;
+
+    /// The span that it runs in; by default none.
+    fn span(&self, _request: &Request<Body>) -> Span {
+        Span::none()
+    }
+
+    /// Tells its span what came of the request.
+    fn told(_span: &Span, _response: &Response<Body>) {}
 }
 
 impl<A: Step, B: Step> Step for (A, B) {
@@ -52,6 +61,14 @@ impl<A: Step, B: Step> Step for (A, B) {
     ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
         let (first, second) = self;
         first.run(request, Then { step: second, next })
+    }
+
+    fn span(&self, request: &Request<Body>) -> Span {
+        self.0.span(request)
+    }
+
+    fn told(span: &Span, response: &Response<Body>) {
+        A::told(span, response);
     }
 }
 
@@ -68,7 +85,7 @@ impl<B: Step, N: Next> Next for Then<B, N> {
         self,
         request: Request<Body>,
     ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
-        self.step.run(request, self.next)
+        trace::run(self.step, request, self.next)
     }
 }
 
@@ -147,7 +164,7 @@ where
         let request = request.map(Body::new);
         let inner = Call(self.inner.clone());
         if self.step.concerns(&request) {
-            Box::pin(self.step.clone().run(request, inner))
+            Box::pin(trace::run(self.step.clone(), request, inner))
         } else {
             Box::pin(inner.run(request))
         }

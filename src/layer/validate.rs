@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{Request, Response, header};
 use serde_json::Value;
+use tracing::Span;
 
 use super::{
     arrive::{Arrived, refuse},
@@ -40,6 +41,10 @@ impl Step for Validate {
             }
             Err(refusal) => Ok(refuse(&refusal)),
         }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.validate")
     }
 }
 

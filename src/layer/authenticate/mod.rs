@@ -31,11 +31,12 @@ use sfv::{
     BareItemFromInput, KeyRef,
     visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, Never},
 };
+use tracing::{Span, field};
 use zeroize::Zeroizing;
 
 use self::operators::{Operator, Operators, Profiles};
 use super::{
-    arrive::{Arrived, Route, refuse},
+    arrive::{self, Arrived, Route, refuse},
     body::Body,
     context::Clock,
     grant::introspection::{Introspect, IntrospectError},
@@ -277,6 +278,7 @@ impl Step for Authenticate {
                 key,
                 bearer,
             }) => {
+                let operator = arrive::Operator(caller.operator.clone());
                 parts.extensions.insert(caller);
                 if let Some(key) = key {
                     parts.extensions.insert(SignedBy(key));
@@ -284,7 +286,9 @@ impl Step for Authenticate {
                 if let Some(bearer) = bearer {
                     parts.extensions.insert(bearer);
                 }
-                next.run(Request::from_parts(parts, body)).await?
+                let mut response = next.run(Request::from_parts(parts, body)).await?;
+                response.extensions_mut().insert(operator);
+                response
             }
             Err(Refused { refusal, proven }) => {
                 let refusal = match arrived.row() {
@@ -293,7 +297,11 @@ impl Step for Authenticate {
                 };
                 match (&self.0.recorder, proven) {
                     (Some(recorder), Some(caller)) => {
-                        Box::pin(recorder.refuse(refusal, *caller, &arrived)).await
+                        let operator = arrive::Operator(caller.operator.clone());
+                        let refused = recorder.refuse(refusal, *caller, &arrived);
+                        let mut response = Box::pin(refused).await;
+                        response.extensions_mut().insert(operator);
+                        response
                     }
                     _ => refuse(&refusal),
                 }
@@ -306,6 +314,16 @@ impl Step for Authenticate {
                 .insert(header::WWW_AUTHENTICATE, challenge.clone());
         }
         Ok(response)
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.authenticate", rctp.operator = field::Empty)
+    }
+
+    fn told(span: &Span, response: &Response<Body>) {
+        if let Some(operator) = response.extensions().get::<arrive::Operator>() {
+            span.record("rctp.operator", &*operator.0);
+        }
     }
 }
 

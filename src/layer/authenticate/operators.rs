@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use tracing::Instrument;
+
 use super::fetch::Fetch;
 use crate::{
     protocol::{
@@ -222,10 +224,11 @@ impl Profiles {
         }
         // Detached: a client that hangs up neither wastes the fetch nor makes the next one fetch again.
         let (source, url) = (self.source.clone(), url.to_owned());
-        let fetched = tokio::spawn(async move {
+        let fetched = async move {
             let _flight = flight;
             slot.keep(source.fetch(&url, now).await, now)
-        });
+        };
+        let fetched = tokio::spawn(fetched.in_current_span());
         fetched.await.unwrap_or_else(|error| {
             tracing::error!(%error, "a profile could not be fetched");
             Err(ProfileError::Unreachable("the fetch ended early".into()))

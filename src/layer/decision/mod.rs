@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
+use tracing::field;
 
 pub(crate) use self::decided::refused_outcome;
 pub use self::{decided::Decided, simple::Simple};
@@ -41,6 +42,7 @@ use super::{
     part::{put_together_wrongly, row_of},
     record::Recorded,
     step::{Next, Step},
+    trace,
     validate::Validated,
 };
 use crate::{
@@ -50,7 +52,7 @@ use crate::{
         decision::{Decision, Facts, HEADER, OnTimeout, Requested, Verdict, decide},
         grant::Grant,
         offer::{Offer, OfferState},
-        operation::{Op, Operation},
+        operation::{Op, Operation, Verb},
         policy::Policy,
         record::{DealEvent, Entry, Seal, Subject, SubjectKind},
         refusal::{ProtocolError, Reason, Refusal},
@@ -132,6 +134,24 @@ impl Step for Decide {
         Ok(refuse(&Refusal::unavailable(
             "too many requests change this at once; nothing was executed, retry with the same key",
         )))
+    }
+
+    fn span(&self, request: &Request<Body>) -> tracing::Span {
+        let row = || request.extensions().get().and_then(Arrived::row);
+        let caller = || request.extensions().get::<Caller>();
+        tracing::debug_span!(
+            "rctp.decide",
+            rctp.operation = row().map(|row| row.name),
+            rctp.verb = row().and_then(|row| row.verb).map(Verb::as_str),
+            rctp.operator = caller().map(|caller| &*caller.operator),
+            rctp.decision = field::Empty,
+            rctp.reason = field::Empty,
+            rctp.error = field::Empty,
+        )
+    }
+
+    fn told(span: &tracing::Span, response: &Response<Body>) {
+        trace::decided(span, response);
     }
 }
 

@@ -12,6 +12,7 @@
 //! with them, so that `create_deal` and `post_deal_event` are the market's, or commit a unit themselves.
 
 use http::{Request, Response};
+use tracing::{Instrument, Span};
 
 use super::{Decided, collected, effect::of_listing};
 use crate::{
@@ -69,7 +70,7 @@ impl Step for Simple {
         }
         // All of it is detached: a client that hangs up meanwhile would leave the key taken, and nothing carried out.
         let executing = request.extensions().get::<Executing>().cloned();
-        let task = tokio::spawn(async move {
+        let task = async move {
             let _executing = executing;
             let mut unit = decided.unit();
             unit.claim = decided.claim(ClaimStep::Begin);
@@ -84,7 +85,8 @@ impl Step for Simple {
             }
             let response = next.run(request).await?;
             Ok(finish(&decided, response).await)
-        });
+        };
+        let task = tokio::spawn(task.in_current_span());
         match task.await {
             Ok(response) => response,
             Err(error) => {
@@ -92,6 +94,10 @@ impl Step for Simple {
                 Ok(refuse(&unfinished()))
             }
         }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.simple")
     }
 }
 

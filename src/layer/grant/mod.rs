@@ -17,6 +17,7 @@ pub mod introspection;
 use std::sync::Arc;
 
 use http::{Extensions, Request, Response};
+use tracing::Span;
 
 use self::introspection::Introspect;
 use super::{
@@ -77,6 +78,10 @@ impl Step for CheckGrant {
             }
             Err(refusal) => Ok(refuse(&refusal.action(row.and_then(|r| r.verb)))),
         }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.check_grant")
     }
 }
 
