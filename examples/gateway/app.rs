@@ -27,7 +27,8 @@ use tower_rctp::{
 use super::{
     Config, DevWorld,
     authorization::{Authorization, Client, ClientKind, Settings},
-    dev, files,
+    config::Capacity,
+    dev, files, limits,
     metrics::{Metrics, observe},
     serve::{self, Server},
 };
@@ -129,7 +130,7 @@ pub async fn start_with(
         true => Some(deliver(&config, &rctp, metrics.clone())?),
         false => None,
     };
-    let app = router(&rctp, &issuer, metrics, routes);
+    let app = router(&rctp, &issuer, &config.server, metrics, routes);
     let sweeper = tokio::spawn(sweep(rctp.clone()));
     Ok(Running {
         address,
@@ -219,11 +220,19 @@ struct Assembled {
     rctp: Rctp,
     /// Of the authorization server.
     issuer: String,
-    /// Beside those that every gateway has.
-    routes: Router,
+    routes: Routes,
     world: Option<DevWorld>,
     authorization: Option<Arc<Authorization>>,
     inner_door: Option<Server>,
+}
+
+/// Routes beside those that every gateway has.
+#[derive(Default)]
+pub struct Routes {
+    /// Within the limits.
+    within: Router,
+    /// Beside them. The development world's: the gateway fetches profiles there itself, while it works on a request.
+    beside: Router,
 }
 
 fn production(config: &Config, mut builder: RctpBuilder) -> Result<Assembled, Error> {
@@ -234,7 +243,7 @@ fn production(config: &Config, mut builder: RctpBuilder) -> Result<Assembled, Er
     Ok(Assembled {
         rctp: build(builder.introspection(introspection))?,
         issuer,
-        routes: Router::new(),
+        routes: Routes::default(),
         world: None,
         authorization: None,
         inner_door: None,
@@ -285,14 +294,16 @@ async fn development(
     let pages = pages.ok_or_else(|| Error("the hosted pages are missing".into()))?;
     let sessions = sessions.unwrap_or_else(|| Arc::new(pages.clone()));
     let world = made.settle(&rctp, &authorization).await?;
-    let routes = dev::router(
-        world.clone(),
-        rctp.clone(),
-        authorization.clone(),
-        address,
-        config.webhooks.dev_url.clone(),
-    )
-    .merge(authorization.router(sessions, pages));
+    let routes = Routes {
+        within: authorization.router(sessions, pages),
+        beside: dev::router(
+            world.clone(),
+            rctp.clone(),
+            authorization.clone(),
+            address,
+            config.webhooks.dev_url.clone(),
+        ),
+    };
     Ok(Assembled {
         rctp,
         issuer,
@@ -303,17 +314,26 @@ async fn development(
     })
 }
 
-/// All routes: RCTP's behind its layers, then ours, then 404.
-pub fn router(rctp: &Rctp, issuer: &str, metrics: Arc<Metrics>, routes: Router) -> Router {
+/// All routes: those for the marketplace's own machines, then, within the limits, RCTP's behind its layers, then ours,
+/// then 404.
+pub fn router(
+    rctp: &Rctp,
+    issuer: &str,
+    capacity: &Capacity,
+    metrics: Arc<Metrics>,
+    routes: Routes,
+) -> Router {
     let app = Router::new()
-        .route("/health", get(health).with_state(rctp.clone()))
-        .route("/metrics", get(numbers).with_state(metrics.clone()))
         .merge(rctp.discovery(issuer).router())
         .merge(rctp.pages().map(Pages::router).unwrap_or_default())
-        .merge(routes)
+        .merge(routes.within)
         .fallback_service(rctp.market());
-    rctp.protect(app)
-        .layer(from_fn(within_the_deadline))
+    let app = rctp.protect(app).layer(from_fn(within_the_deadline));
+    Router::new()
+        .route("/health", get(health).with_state(rctp.clone()))
+        .route("/metrics", get(numbers).with_state(metrics.clone()))
+        .merge(routes.beside)
+        .fallback_service(limits::within(capacity, &metrics, app))
         .layer(from_fn_with_state(metrics, observe))
 }
 

@@ -157,6 +157,7 @@ pub struct Config {
     pub authorization_server: Option<AuthorizationServer>,
     pub approvals: Option<HostedPages>,
     pub webhooks: Told,
+    pub server: Capacity,
     /// From the environment, never from the file.
     #[serde(skip)]
     pub client_secret: Option<Secret>,
@@ -221,6 +222,24 @@ impl Default for Told {
     }
 }
 
+/// How much is taken at once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capacity {
+    pub concurrent_requests: u32,
+    /// 0: as many as come.
+    pub requests_per_second: u32,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self {
+            concurrent_requests: 512,
+            requests_per_second: 0,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -241,6 +260,7 @@ impl Default for Config {
             authorization_server: None,
             approvals: None,
             webhooks: Told::default(),
+            server: Capacity::default(),
             client_secret: None,
         }
     }
@@ -390,6 +410,12 @@ impl Config {
             return Err(Error::setting(
                 "webhooks.timeout_seconds",
                 "must be 1 to 60: receivers refuse what is more than 300 s old",
+            ));
+        }
+        if self.server.concurrent_requests == 0 {
+            return Err(Error::setting(
+                "server.concurrent_requests",
+                "is 0; write at least 1",
             ));
         }
         if !self.dev && self.operators.is_empty() {

@@ -10,6 +10,7 @@
 //! | `config` | the command line, the environment and the settings file |
 //! | `app` | puts RCTP and the routes together: [`start`] |
 //! | `serve` | connections: limits, deadlines, graceful shutdown |
+//! | `limits` | how many requests at once, and in a second |
 //! | `metrics`, `telemetry` | what it tells about itself |
 //! | `files` | keys and secrets on disk |
 //! | `dead_letters` | webhooks that could not be delivered: listed, sent again |
@@ -25,6 +26,7 @@ pub(crate) mod config;
 pub(crate) mod dead_letters;
 pub(crate) mod dev;
 pub(crate) mod files;
+pub(crate) mod limits;
 pub(crate) mod metrics;
 pub(crate) mod serve;
 pub(crate) mod telemetry;

@@ -6,6 +6,7 @@
 //! | `rctp_requests_total` | `status` (`2xx`, …) |
 //! | `rctp_request_duration_seconds` | `operation` |
 //! | `rctp_webhooks_total` | `outcome` (`delivered`, `failed`, `dead`, `dropped`) |
+//! | `rctp_shed_total` | `limit` (`concurrency`, `rate`) |
 //! | `rctp_build_info` | `version` |
 //!
 //! Repeats that were answered from the store are requests, but no decisions.
@@ -63,6 +64,11 @@ struct WebhookLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ShedLabels {
+    limit: &'static str,
+}
+
 /// The counters.
 pub struct Metrics {
     registry: Registry,
@@ -70,6 +76,7 @@ pub struct Metrics {
     requests: Family<StatusLabels, Counter>,
     seconds: Family<OperationLabels, Histogram>,
     webhooks: Family<WebhookLabels, Counter>,
+    shed: Family<ShedLabels, Counter>,
 }
 
 impl Metrics {
@@ -82,6 +89,10 @@ impl Metrics {
         for outcome in ["delivered", "failed", "dead", "dropped"] {
             drop(webhooks.get_or_create(&WebhookLabels { outcome }));
         }
+        let shed = Family::<ShedLabels, Counter>::default();
+        for limit in ["concurrency", "rate"] {
+            drop(shed.get_or_create(&ShedLabels { limit }));
+        }
         // From half a millisecond, about what a local commit takes, to 16 seconds.
         let seconds: Family<_, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 16)));
@@ -91,6 +102,11 @@ impl Metrics {
             "webhooks",
             "Webhooks by what became of a try",
             webhooks.clone(),
+        );
+        registry.register(
+            "shed",
+            "Requests refused because there were too many",
+            shed.clone(),
         );
         registry.register(
             "request_duration_seconds",
@@ -108,7 +124,13 @@ impl Metrics {
             requests,
             seconds,
             webhooks,
+            shed,
         })
+    }
+
+    /// Counts a request that was over a limit.
+    pub fn shed(&self, limit: &'static str) {
+        self.shed.get_or_create(&ShedLabels { limit }).inc();
     }
 
     /// Counts a webhook.
@@ -132,7 +154,7 @@ impl Metrics {
         Ok(out)
     }
 
-    fn count(&self, answered: &Answer, status: StatusCode, took: Duration) {
+    fn count(&self, answered: &Answer<'_>, status: StatusCode, took: Duration) {
         self.requests
             .get_or_create(&StatusLabels {
                 status: class(status),
@@ -157,8 +179,9 @@ impl Metrics {
 }
 
 /// [`Answered`] in the words of logs and metrics.
-struct Answer {
+struct Answer<'r> {
     operation: &'static str,
+    operator: Option<&'r str>,
     verb: &'static str,
     /// The outcome and, with `forbid`, the reason.
     decision: Option<(&'static str, &'static str)>,
@@ -166,13 +189,14 @@ struct Answer {
     replayed: bool,
 }
 
-impl Answer {
-    fn of(response: &Response) -> Self {
+impl<'r> Answer<'r> {
+    fn of(response: &'r Response) -> Self {
         let answered = response.extensions().get::<Answered>();
         let operation = answered.and_then(|a| a.operation);
         let decision = answered.and_then(|a| a.decision.as_ref());
         Self {
             operation: operation.map_or("other", Op::name),
+            operator: answered.and_then(|a| a.operator.as_deref()),
             verb: operation
                 .and_then(|op| op.row().verb)
                 .map_or("", Verb::as_str),
@@ -225,6 +249,7 @@ pub async fn observe(
                 replayed = answer.replayed.then_some(true),
                 status = status.as_u16(),
                 milliseconds,
+                operator = answer.operator,
                 "request"
             )
         };

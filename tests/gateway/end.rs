@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use axum::Router;
 use http::{Method, header};
 use serde_json::json;
 use tokio::{
@@ -21,7 +20,12 @@ use tower_rctp::{
 };
 
 use crate::{
-    gateway::{app, metrics::Metrics, serve::Server},
+    gateway::{
+        app::{self, Routes},
+        config::Capacity,
+        metrics::Metrics,
+        serve::Server,
+    },
     shop::{Shop, sign},
 };
 
@@ -63,19 +67,7 @@ async fn a_request_in_progress_is_completed_when_it_stops() {
     sign(&shop.world.agents.seller, &mut request);
 
     let address = shop.running().address;
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let mut head = format!(
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\nexpect: 100-continue\r\ncontent-length: 2\r\n"
-    );
-    for (name, value) in request.headers() {
-        head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
-    }
-    head.push_str("\r\n");
-    stream.write_all(head.as_bytes()).await.unwrap();
-    // The gateway asks for the body: the request is in progress.
-    let mut seen = [0; 25];
-    stream.read_exact(&mut seen).await.unwrap();
-    assert_eq!(&seen, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let mut stream = shop.begin(&request).await;
 
     let stopping = tokio::spawn(shop.close());
     while TcpStream::connect(address).await.is_ok() {
@@ -114,7 +106,13 @@ async fn a_client_that_stalls_is_not_waited_for() {
         .signing_key(SigningKey::generate().unwrap())
         .build()
         .unwrap();
-    let app = app::router(&rctp, "https://auth.example", Metrics::new(), Router::new());
+    let app = app::router(
+        &rctp,
+        "https://auth.example",
+        &Capacity::default(),
+        Metrics::new(),
+        Routes::default(),
+    );
     let server = Server::start(listener, app);
 
     let stalled = async |sent: &str| {

@@ -9,6 +9,7 @@ mod authorization;
 mod dead_letters;
 mod dev;
 mod end;
+mod limits;
 mod oauth;
 mod program;
 mod serves;

@@ -6,6 +6,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tower_rctp::{
     Rctp,
     client::Signer,
@@ -112,6 +116,14 @@ impl Shop {
         Self::open_in(tempfile::tempdir().unwrap()).await
     }
 
+    /// One with other settings.
+    pub async fn with(settings: impl FnOnce(&mut Config)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config::dev_in(directory.path());
+        settings(&mut config);
+        Self::over(start(config).await.unwrap(), directory)
+    }
+
     async fn open_in(directory: TempDir) -> Self {
         let running = start(Config::dev_in(directory.path())).await.unwrap();
         Self::over(running, directory)
@@ -179,6 +191,27 @@ impl Shop {
 
     async fn answer(&self, request: reqwest::Request) -> Answer {
         Answer::read(self.http.execute(request).await.unwrap()).await
+    }
+
+    /// Sends all but the body, which the gateway then asks for: the request is in progress.
+    pub async fn begin(&self, request: &Request<Bytes>) -> TcpStream {
+        let (uri, length) = (request.uri(), request.body().len());
+        let authority = uri.authority().unwrap();
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nhost: {authority}\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n",
+            request.method(),
+            uri.path(),
+        );
+        for (name, value) in request.headers() {
+            head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+        }
+        head.push_str("\r\n");
+        let mut stream = TcpStream::connect(authority.as_str()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut seen = [0; 25];
+        stream.read_exact(&mut seen).await.unwrap();
+        assert_eq!(&seen, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream
     }
 
     pub async fn get(&self, path: &str) -> Answer {
