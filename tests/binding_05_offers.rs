@@ -518,6 +518,33 @@ async fn an_offer_ends_when_its_creator_says_within_the_marketplaces_limits() {
     }
 }
 
+/// Binding 10a: both sides choose among the listing's options, and a wrong choice is no price that was tried.
+#[tokio::test]
+async fn an_offer_and_a_counter_choose_among_the_listings_options() {
+    let market = Market::on(Backing::memory().await).await;
+    let open = market.open_offer(FLOOR + 1).await;
+    let path = format!("/offers/{open}/counter");
+    for (at, other) in [
+        ("/fulfillment/method_type", "pickup"),
+        ("/fulfillment/selected_option_id", "drone"),
+        ("/payment/selected_term_id", "later"),
+    ] {
+        let mut terms = deal_terms(1);
+        *terms.pointer_mut(at).unwrap() = json!(other);
+        let offer = json!({"listing_id": LISTING, "deal_terms": terms});
+        let refused = market.buyer_post("/offers", &offer).await;
+        assert_eq!(refused.refusal(), (422, "terms_invalid"), "{at}");
+        let counter = json!({ "deal_terms": terms });
+        let refused = market.seller_post(&path, &counter).await;
+        assert_eq!(refused.refusal(), (422, "terms_invalid"), "{at}");
+    }
+    assert_eq!(state_of(&market, &open).await, "open");
+    let mut express = deal_terms(FLOOR + 2);
+    express["fulfillment"]["selected_option_id"] = json!("express");
+    let offer = json!({"listing_id": LISTING, "deal_terms": express});
+    assert_eq!(market.buyer_post("/offers", &offer).await.status, 201);
+}
+
 #[tokio::test]
 async fn past_its_time_an_offer_is_expired_whatever_is_asked_of_it() {
     let market = Market::on(Backing::memory().await).await;
