@@ -65,7 +65,8 @@
 //! | `fetch` | yes | profiles and introspection over HTTPS |
 //! | `sqlite` | | [`store::SqliteStore`] |
 //! | `axum` | | extractors, and [`Rctp`]`::protect` |
-//! | `client` | | `client::Signer`, the agent's side |
+//! | `client` | | the agent's side: `client::Signer` and its layer, the verifiers of checkouts, records and webhooks |
+//! | `agent` | | `client::Agent`, every operation over reqwest; see `docs/client.md` |
 //! | `approvals` | | the seller's pages and passkeys: `service::approvals`, `Rctp::pages`; see `docs/approvals.md` |
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "p256")))]

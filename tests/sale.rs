@@ -1,14 +1,17 @@
-//! The whole path, through every layer: a proposal becomes a listing, an offer becomes a deal, and the record says so.
+//! The whole path, through every layer: a proposal becomes a listing, an offer becomes a deal, and the record says so; and
+//! the example, played to its end.
 #![allow(clippy::unwrap_used)]
 
-#[path = "common/authenticator.rs"]
-mod authenticator;
 mod common;
+#[allow(dead_code)]
+#[path = "../examples/sale/main.rs"]
+mod example;
 
-use authenticator::Browser;
+use clap::Parser;
 use common::{
     Answer, CURRENCY, FLOOR, GATEWAY, LISTING, SELLER, World, deal_terms, get, offer_body, post,
 };
+use example::browser::Browser;
 use http::{HeaderValue, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -18,6 +21,33 @@ use tower_rctp::{
     service::{approvals::Approvals, enrolment::Tickets},
     store::{BoxFuture, StoreError},
 };
+
+/// Over HTTP, with a gateway of its own: to the release, to both refunds, each with its record verified.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_plays_to_its_end() {
+    let args = example::Args::parse_from(["sale"]);
+    let played = example::run(args).await.unwrap();
+    let last = "sale complete: 75 steps, 31 record entries verified";
+    assert_eq!(played.to_string(), last);
+}
+
+/// As it does against a running gateway, whose clock nobody moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_plays_against_a_running_gateway() {
+    use example::gateway::{Config, start};
+
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config::dev_in(directory.path());
+    let running = start(config.clone()).await.unwrap();
+    let url = format!("http://{}/", running.address);
+    let dev_dir = config.dev_dir.to_str().unwrap();
+    for _ in 0..2 {
+        let args = ["sale", "--url", &url, "--dev-dir", dev_dir];
+        let played = example::run(example::Args::parse_from(args)).await.unwrap();
+        assert_eq!((played.steps, played.entries), (71, 26));
+    }
+    running.stop().await;
+}
 
 #[tokio::test]
 async fn an_offer_becomes_a_deal() {

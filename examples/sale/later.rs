@@ -1,5 +1,5 @@
-//! The same marketplace, days later: another gateway over the same store and with the same key, whose clock is ahead. What
-//! takes days is played there, and nobody waits.
+//! The same marketplace, days later: another gateway over the same store and with the same key, whose clock is ahead.
+//! What takes days is played there, and nobody waits.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

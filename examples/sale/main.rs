@@ -1,15 +1,16 @@
-//! A seller, their agent, two buyers' agents, a carrier and a holder of funds play a whole sale against a gateway: with real
-//! keys and a real passkey, over HTTP, from the seller's enrolment to the verified record; then both ways to a refund.
+//! A seller, their agent, two buyers' agents, a carrier and a holder of funds play a whole sale against a gateway: with
+//! real keys and a real passkey, over HTTP, from the seller's enrolment to the verified record; then both ways to a
+//! refund.
 //!
 //! ```text
 //! cargo run --example sale                                   starts a gateway of its own, on a free port
 //! cargo run --example sale -- --url http://127.0.0.1:8080    plays against the development world of a running one
 //! ```
 //!
-//! One line a step: who does what, and what was decided. The first answer that is not what the binding says ends it with
-//! exit status 1. A buyer may say that nothing came only once the days to deliver have passed. Nobody waits for that: a
-//! gateway of its own gets a second one over the same store, whose clock is ahead. A running gateway has its own clock, so
-//! there this refund ends where it is refused for being too early.
+//! One line a step: who does what, and what was decided. The first answer that is not what the binding says ends it
+//! with exit status 1. A buyer may say that nothing came only once the days to deliver have passed. Nobody waits for
+//! that: a gateway of its own gets a second one over the same store, whose clock is ahead. A running gateway has its
+//! own clock, so there this refund ends where it is refused for being too early.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -22,10 +23,10 @@
 #![allow(unreachable_pub)] // a program has no outside: `pub` is for the other files
 
 mod answer;
-mod browser;
+pub mod browser;
 #[allow(dead_code, unused_imports)]
 #[path = "../gateway/main.rs"]
-mod gateway;
+pub mod gateway;
 mod later;
 mod oauth;
 mod play;

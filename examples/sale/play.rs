@@ -386,8 +386,8 @@ impl Sale {
         self.refused("agent may do nothing any more", refused, says)
     }
 
-    /// Each chain verifies with the gateway's published keys, and tells what was decided; answers how many entries there
-    /// are.
+    /// Each chain verifies with the gateway's published keys, and tells what was decided; answers how many entries
+    /// there are.
     async fn the_record_tells_it_all(
         &self,
         told: [(&str, &str, &str); 2],
@@ -411,8 +411,8 @@ impl Sale {
         Ok(entries)
     }
 
-    /// Reads a deal's record and verifies it: these events, each signed by its writer, and one refusal. Answers how many entries there
-    /// are.
+    /// Reads a deal's record and verifies it: these events, each signed by its writer, and one refusal. Answers how
+    /// many entries there are.
     pub async fn verifies(
         &mut self,
         buyer: &Agent,

@@ -35,8 +35,8 @@ pub enum CheckoutError {
     Disagrees(&'static str),
 }
 
-/// Verifies that the gateway whose profile lists `keys` has signed this checkout, and that it has not ended. That its terms
-/// are those that were offered is the caller's to compare; `client::Agent::checkout` does.
+/// Verifies that the gateway whose profile lists `keys` has signed this checkout, and that it has not ended. That its
+/// terms are those that were offered is the caller's to compare; `client::Agent::checkout` does.
 ///
 /// # Errors
 /// [`CheckoutError`].

@@ -7,12 +7,13 @@
 //!       your client     reqwest, hyper-util, …
 //! ```
 //!
-//! A signature is good for 60 seconds and an `Idempotency-Key` for 48 hours, so the one is made anew for each attempt and
-//! the other must not be: a retry under another key would act twice. [`Sign`] therefore refuses a POST that has none.
+//! A signature is good for 60 seconds and an `Idempotency-Key` for 48 hours, so the one is made anew for each attempt
+//! and the other must not be: a retry under another key would act twice. [`Sign`] therefore refuses a POST that has
+//! none.
 //!
-//! The signature covers the digest of the body, so the body must be whole: anything that is `AsRef<[u8]>`, such as `Bytes`.
-//! Nothing is collected here, and no body is too large; whoever has a stream collects it first, under a limit of their own
-//! (gateways take 256 KiB). `client::Agent` does all of this by itself.
+//! The signature covers the digest of the body, so the body must be whole: anything that is `AsRef<[u8]>`, such as
+//! `Bytes`. Nothing is collected here, and no body is too large; whoever has a stream collects it first, under a limit
+//! of their own (gateways take 256 KiB). `client::Agent` does all of this by itself.
 //!
 //! ```
 //! use bytes::Bytes;

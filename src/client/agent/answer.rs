@@ -1,8 +1,8 @@
 //! What a gateway answers.
 //!
-//! Resources are read as this version's schemas have them. Members that those do not name are ignored in a resource, and
-//! stay readable in [`Answered::body`]; within money, deal terms and public terms they make the answer unreadable, since
-//! what they add to an agreement could not be known.
+//! Resources are read as this version's schemas have them. Members that those do not name are ignored in a resource,
+//! and stay readable in [`Answered::body`]; within money, deal terms and public terms they make the answer unreadable,
+//! since what they add to an agreement could not be known.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -25,7 +25,8 @@ use crate::{
 
 /// A successful answer: what came of the operation, and the answer itself.
 ///
-/// Whether the gateway carried the request out or repeated a stored answer shows nowhere in it; it is the same either way.
+/// Whether the gateway carried the request out or repeated a stored answer shows nowhere in it; it is the same either
+/// way.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Answered<T> {

@@ -1,7 +1,7 @@
 //! One operation: sent, sent again where that may help, and read.
 //!
-//! A request is sent again when no whole answer came, and on 408, 429 without a decision, 500, 502, 503 and 504: with the
-//! same `Idempotency-Key` and the same bytes, and a signature of its own. Whatever else is answered is final. In
+//! A request is sent again when no whole answer came, and on 408, 429 without a decision, 500, 502, 503 and 504: with
+//! the same `Idempotency-Key` and the same bytes, and a signature of its own. Whatever else is answered is final. In
 //! particular a decision is: it is stored under the key, and would be answered again.
 
 use std::{
@@ -58,16 +58,16 @@ impl Retry {
         self
     }
 
-    /// How long an operation may take with all of its attempts and pauses; 30 s by default. A `Retry-After` that ends later
-    /// is not waited for: the refusal is the answer.
+    /// How long an operation may take with all of its attempts and pauses; 30 s by default. A `Retry-After` that ends
+    /// later is not waited for: the refusal is the answer.
     #[must_use]
     pub fn total(mut self, total: Duration) -> Self {
         self.total = total;
         self
     }
 
-    /// The pause after the first attempt, and the longest one; 200 ms and 5 s by default. Each is twice the one before, and
-    /// then shortened at random by up to a half, so that agents that failed together do not come back together.
+    /// The pause after the first attempt, and the longest one; 200 ms and 5 s by default. Each is twice the one before,
+    /// and then shortened at random by up to a half, so that agents that failed together do not come back together.
     #[must_use]
     pub fn pauses(mut self, first: Duration, most: Duration) -> Self {
         (self.first, self.most) = (first, most);
@@ -90,7 +90,8 @@ impl Default for Retry {
     }
 }
 
-/// The pause after the `attempt`th time, from 1: doubled each time, at most `most`, and shortened at random by up to a half.
+/// The pause after the `attempt`th time, from 1: doubled each time, at most `most`, and shortened at random by up to a
+/// half.
 pub(super) fn backoff(first: Duration, most: Duration, attempt: u32) -> Duration {
     let doubled = first.saturating_mul(1_u32 << attempt.saturating_sub(1).min(16));
     let whole = doubled.min(most);
@@ -145,9 +146,9 @@ impl<T> Call<T> {
         }
     }
 
-    /// Sends a POST under this `Idempotency-Key` instead of a new one: to find out what became of a request that was not
-    /// answered, from [`Error::idempotency_key`], also after a restart. 22 to 255 visible ASCII characters; one key is for one
-    /// request, and with another it is `idempotency_conflict`. Reads have none.
+    /// Sends a POST under this `Idempotency-Key` instead of a new one: to find out what became of a request that was
+    /// not answered, from [`Error::idempotency_key`], also after a restart. 22 to 255 visible ASCII characters; one key
+    /// is for one request, and with another it is `idempotency_conflict`. Reads have none.
     pub fn idempotency_key(mut self, key: &str) -> Self {
         self.request = self.request.and_then(|mut request| {
             let fits = (22..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic());

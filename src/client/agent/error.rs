@@ -36,8 +36,8 @@ pub enum Error {
         /// What became of the last one.
         source: reqwest::Error,
     },
-    /// What answered is no gateway of this version, or it breaks the binding. An operation that answers 2xx was probably
-    /// carried out.
+    /// What answered is no gateway of this version, or it breaks the binding. An operation that answers 2xx was
+    /// probably carried out.
     #[error("the answer is not what the binding says: {why} (status {})", status.as_u16())]
     Unexpected {
         /// Its status.
@@ -230,7 +230,8 @@ impl fmt::Display for Code {
 }
 
 impl Refused {
-    /// Reads the body of an error (schema `error`), more leniently than it is written: what else it may say is for people.
+    /// Reads the body of an error (schema `error`), more leniently than it is written: what else it may say is for
+    /// people.
     pub(super) fn read(status: StatusCode, body: &Value) -> Option<Self> {
         #[derive(Deserialize)]
         struct Body {

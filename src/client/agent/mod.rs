@@ -39,9 +39,12 @@
 //! *What is sent again.* See [`Retry`]: no answer, and answers that say "not now"; never a decision. After
 //! [`Error::NoAnswer`] nobody knows whether the operation was carried out; [`Call::idempotency_key`] finds out.
 //!
-//! *What an answer proves.* The binding signs no answers, so what a gateway says rests on TLS; for what has to last there
-//! are signatures: [`Agent::checkout`] verifies an accepted offer's, [`Agent::verified_record`] a deal's whole record, and
+//! *What an answer proves.* The binding signs no answers, so what a gateway says rests on TLS; for what has to last
+//! there are signatures: [`Agent::checkout`] verifies an accepted offer's, [`Agent::verified_record`] a deal's whole
+//! record, and
 //! [`verify_webhook`](super::verify_webhook) what the gateway tells. Keys come from the gateway's profile.
+//!
+//! `docs/client.md` is the guide.
 
 mod answer;
 mod call;
@@ -81,6 +84,11 @@ use crate::{
     },
     wire::{crypto::default_provider, jwk::Keys, jws},
 };
+
+/// Its examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/client.md")]
+struct Guide;
 
 /// The largest answer that is read, unless set otherwise: a page of 100 entries with their signatures is below it.
 const ANSWER_LIMIT: usize = 1024 * 1024;
@@ -186,8 +194,8 @@ impl AgentBuilder {
         self
     }
 
-    /// An agent at the gateway that `site`'s profile (`/.well-known/ucp`) names for REST. `site` is the marketplace as its
-    /// seller or buyer names it: whoever chooses it chooses where tokens are sent.
+    /// An agent at the gateway that `site`'s profile (`/.well-known/ucp`) names for REST. `site` is the marketplace as
+    /// its seller or buyer names it: whoever chooses it chooses where tokens are sent.
     ///
     /// # Errors
     /// [`Error::Profile`] when the profile names no gateway of this version, and what else may keep an answer from coming.
@@ -292,8 +300,8 @@ impl Agent {
         AgentBuilder::new(Some(signer.into()), None)
     }
 
-    /// An agent that signs nothing and shows an access token (binding 2.2): a seller's grant that is not bound to a key, or
-    /// a buyer's own token. It can make no deal and report no event.
+    /// An agent that signs nothing and shows an access token (binding 2.2): a seller's grant that is not bound to a
+    /// key, or a buyer's own token. It can make no deal and report no event.
     pub fn bearing(token: impl Into<String>) -> AgentBuilder {
         AgentBuilder::new(None, Some(token.into()))
     }
@@ -355,8 +363,8 @@ impl Agent {
 
     // ---- The seller's agent ---------------------------------------------------------------------------------------
 
-    /// `POST /listings`, `listing.create`. Under `ask` (the reference default) the seller confirms the terms, and the listing
-    /// is then on sale; under `auto` it is there, without terms.
+    /// `POST /listings`, `listing.create`. Under `ask` (the reference default) the seller confirms the terms, and the
+    /// listing is then on sale; under `auto` it is there, without terms.
     pub fn create_listing(&self, listing: &NewListing) -> Call<Acted<Listing>> {
         self.act(Op::CreateListing, None, listing)
     }
@@ -391,15 +399,16 @@ impl Agent {
         self.act(Op::AnswerBuyer, Some(("listing_id", listing_id)), &body)
     }
 
-    /// `GET /offers?listing_id=`: a page of the offers on a listing; `after` is the [`OffersPage::next`] of the one before.
+    /// `GET /offers?listing_id=`: a page of the offers on a listing; `after` is the [`OffersPage::next`] of the one
+    /// before.
     pub fn list_offers(&self, listing_id: &str, after: Option<&str>) -> Call<OffersPage> {
         let mut query = vec![("listing_id", listing_id)];
         query.extend(after.map(|after| ("after", after)));
         self.read(Op::ListOffers, None, &query)
     }
 
-    /// `POST /offers/{id}/counter`, `offer.counter`: answers a buyer's offer with other deal terms. `expires_at` is capped by
-    /// the gateway, and set by it where it is absent.
+    /// `POST /offers/{id}/counter`, `offer.counter`: answers a buyer's offer with other deal terms. `expires_at` is
+    /// capped by the gateway, and set by it where it is absent.
     pub fn counter_offer(
         &self,
         offer_id: &str,
@@ -423,8 +432,8 @@ impl Agent {
         self.act(Op::CommitToShip, Some(("deal_id", deal_id)), &json!({}))
     }
 
-    /// `POST /deals/{id}/contract`, `deal.sign_contract`: refused, always, since no agent may (INV-3). It is here so that
-    /// one can show that.
+    /// `POST /deals/{id}/contract`, `deal.sign_contract`: refused, always, since no agent may (INV-3). It is here so
+    /// that one can show that.
     pub fn sign_contract(&self, deal_id: &str) -> Call<Value> {
         self.write(Op::SignContract, Some(("deal_id", deal_id)), &json!({}))
     }
@@ -460,8 +469,8 @@ impl Agent {
         self.read(Op::GetListing, Some(("listing_id", listing_id)), &[])
     }
 
-    /// `GET /listings/{id}/questions`: a page of them, for a buyer's agent its own; `after` is the [`QuestionsPage::next`] of
-    /// the page before.
+    /// `GET /listings/{id}/questions`: a page of them, for a buyer's agent its own; `after` is the
+    /// [`QuestionsPage::next`] of the page before.
     pub fn list_questions(&self, listing_id: &str, after: Option<&str>) -> Call<QuestionsPage> {
         let query: Vec<_> = after.into_iter().map(|after| ("after", after)).collect();
         self.read(Op::ListQuestions, Some(("listing_id", listing_id)), &query)
@@ -505,9 +514,9 @@ impl Agent {
 
     // ---- What takes more than one of them -------------------------------------------------------------------------
 
-    /// Looks at an approval until the seller has answered, at the latest for `at_most`, counted from now: after a second
-    /// first, then less and less often, every 30 seconds in the end. An approval that is still `pending` then is the answer.
-    /// A webhook (`approval.decided`) tells sooner.
+    /// Looks at an approval until the seller has answered, at the latest for `at_most`, counted from now: after a
+    /// second first, then less and less often, every 30 seconds in the end. An approval that is still `pending` then is
+    /// the answer. A webhook (`approval.decided`) tells sooner.
     ///
     /// # Errors
     /// As [`Agent::get_approval`].
@@ -532,8 +541,8 @@ impl Agent {
         }
     }
 
-    /// The checkout of an accepted offer, verified: signed by the gateway, not ended, for this agent's key, and of the terms
-    /// that the offer has.
+    /// The checkout of an accepted offer, verified: signed by the gateway, not ended, for this agent's key, and of the
+    /// terms that the offer has.
     ///
     /// # Errors
     /// [`Error::Checkout`], [`Error::NoSigner`], and what keeps the gateway's profile from coming.
@@ -556,8 +565,8 @@ impl Agent {
         Ok(checkout)
     }
 
-    /// A deal's whole record, verified with the gateway's keys: the chain, its signed heads, and the events in it, with the
-    /// keys of their `writers` where they are given.
+    /// A deal's whole record, verified with the gateway's keys: the chain, its signed heads, and the events in it, with
+    /// the keys of their `writers` where they are given.
     ///
     /// # Errors
     /// [`Error::Record`] when it is not what the gateway wrote; as [`Agent::get_deal_events`].

@@ -157,8 +157,8 @@ impl NewEvent {
         }
     }
 
-    /// Something that another saw: `reported_by` is its https URL or reverse-domain name, `source_event_id` the event's id
-    /// there (binding 8.1).
+    /// Something that another saw: `reported_by` is its https URL or reverse-domain name, `source_event_id` the event's
+    /// id there (binding 8.1).
     pub fn relayed(
         event: EventName,
         reported_by: impl Into<String>,
