@@ -39,7 +39,7 @@ use tower::{
 };
 use tower_rctp::{
     client::{
-        Agent, CheckoutError, IdempotencyKeyLayer, SignError, SignLayer, Signer,
+        Agent, CheckoutError, IdempotencyKeyLayer, SignError, SignLayer, Signer, WriterSignature,
         agent::{
             Acted, Answered, Code, Error, NewEvent, NewListing, NewOffer, Offer, ProposedTerms,
             Resource, Retry, Timer,
@@ -510,6 +510,39 @@ async fn what_became_of_an_unanswered_request_is_found_out_by_its_key() {
 }
 
 #[tokio::test]
+async fn an_event_that_was_kept_can_be_asked_about_again() {
+    let served = Served::new().await;
+    let buyer = served.buyer();
+    let offer = served.accepted().await;
+    let deal = buyer.create_deal(offer.checkout.as_ref().unwrap()).await;
+    let deal_id = deal.unwrap().value.deal_id;
+    let extension: EventName = "example.buyer:looked".parse().unwrap();
+    let jws = buyer
+        .sign_event(&deal_id, NewEvent::first_hand(extension))
+        .unwrap();
+    for _ in 0..4 {
+        served.front.then(Trick::LoseAnswer);
+    }
+    let lost = buyer.post_signed_event(&deal_id, &jws).await.unwrap_err();
+    let key = lost.idempotency_key().unwrap();
+    let again = buyer.post_signed_event(&deal_id, &jws).idempotency_key(key);
+    let recorded = again.await.unwrap().value;
+    // As any program would run it, on a thread of the runtime's choosing.
+    let told = tokio::spawn(async move {
+        let none = Keys::parse(&json!([]), default_provider()).unwrap();
+        buyer.verified_record(&deal_id, &none).await.unwrap()
+    });
+    let told = told.await.unwrap();
+    let events: Vec<_> = told
+        .iter()
+        .filter_map(|entry| entry.event.as_ref())
+        .collect();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].0.event_id, recorded.event_id);
+    assert_eq!(events[0].1, WriterSignature::KeyUnknown);
+}
+
+#[tokio::test]
 async fn where_nobody_listens_the_attempts_are_bounded() {
     let served = Served::new().await;
     let url = format!("http://127.0.0.1:{}", loopback::closed_port().await);
@@ -785,6 +818,35 @@ async fn an_unknown_member_is_ignored_but_not_in_the_terms_of_a_deal() {
     assert!(matches!(error, Error::Unexpected { .. }), "{error}");
 }
 
+/// With the client that is made where none is given. It may use a proxy of the environment, so it is tried in a process
+/// whose environment has none for anybody.
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    const MARK: &str = "RCTP_TEST_REDIRECT";
+    if std::env::var_os(MARK).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_redirect_is_not_followed"]);
+        child.env(MARK, "1").env("NO_PROXY", "*");
+        let child = tokio::task::spawn_blocking(move || child.output().unwrap());
+        let child = child.await.unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    let served = Served::new().await;
+    let agent = Agent::signing(served.signer(&served.market.seller)).token(SELLER_TOKEN);
+    let agent = agent.at(&served.url).unwrap();
+    served
+        .front
+        .say(307, &[("location", "/listings/lst_other")], &json!({}));
+    let error = agent.get_listing(LISTING).await.unwrap_err();
+    assert!(matches!(error, Error::Unexpected { .. }), "{error}");
+    assert_eq!(served.front.seen().len(), 1);
+}
+
 #[tokio::test]
 async fn a_large_answer_is_not_read() {
     let served = Served::new().await;
@@ -1001,9 +1063,9 @@ async fn profile_of(served: &Served) -> Value {
 
 // ---- The layers alone ---------------------------------------------------------------------------------------------
 
-/// Three attempts, at once.
+/// Three attempts, a second apart on the market's clock.
 #[derive(Clone)]
-struct Thrice(usize);
+struct Thrice(usize, TestClock);
 
 impl<A, E> Policy<Request<Bytes>, Response<A>, E> for Thrice {
     type Future = Ready<()>;
@@ -1017,6 +1079,7 @@ impl<A, E> Policy<Request<Bytes>, Response<A>, E> for Thrice {
             .as_ref()
             .map_or(true, |answer| answer.status().is_server_error());
         self.0 -= 1;
+        self.1.advance(1);
         (failed && self.0 > 0).then(|| ready(()))
     }
 
@@ -1034,7 +1097,7 @@ where
 {
     let client = ServiceBuilder::new()
         .layer(IdempotencyKeyLayer::new())
-        .layer(RetryLayer::new(Thrice(3)))
+        .layer(RetryLayer::new(Thrice(3, served.market.clock.clone())))
         .layer(SignLayer::new(served.signer(&served.market.buyer)))
         .service(client);
     let busy = json!({"error": "unavailable", "message": "later"});

@@ -7,7 +7,6 @@ use crate::{
         authenticate::{IDEMPOTENCY_KEY, LABEL, UCP_AGENT},
         context::{Clock, Ids, NoRandomness, RandomIds, SystemClock},
     },
-    protocol::time::Timestamp,
     wire::{
         base64url,
         digest::{CONTENT_DIGEST, content_digest, sha256},
@@ -88,7 +87,8 @@ impl Signer {
     }
 
     /// What time the signer goes by.
-    pub(super) fn now(&self) -> Timestamp {
+    #[cfg(feature = "agent")]
+    pub(super) fn now(&self) -> crate::protocol::time::Timestamp {
         self.clock.now()
     }
 

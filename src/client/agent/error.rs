@@ -15,7 +15,7 @@ use crate::{
         refusal::{ProtocolError, Reason},
         term_set::Violation,
     },
-    wire::{crypto::SigningFailed, signature},
+    wire::crypto::SigningFailed,
 };
 
 /// Why an operation has no result.
@@ -113,12 +113,6 @@ impl Error {
             } => idempotency_key.as_deref(),
             _ => None,
         }
-    }
-}
-
-impl From<signature::SignError> for Error {
-    fn from(error: signature::SignError) -> Self {
-        Error::Sign(error.into())
     }
 }
 

@@ -497,12 +497,32 @@ impl Agent {
     }
 
     /// `POST /deals/{id}/events`: reports an event, signed by this agent's key, with an `event_id` of its own.
+    ///
+    /// Each call signs another event. To ask again after [`Error::NoAnswer`], keep what [`Agent::sign_event`] gives.
     pub fn post_deal_event(&self, deal_id: &str, event: NewEvent) -> Call<RecordedEvent> {
-        let op = Op::PostDealEvent;
-        match self.signed_event(deal_id, event) {
-            Ok(jws) => self.write(op, Some(("deal_id", deal_id)), &json!({ "event": jws })),
+        match self.sign_event(deal_id, event) {
+            Ok(jws) => self.post_signed_event(deal_id, &jws),
             Err(error) => Call::new(self, Err(error), plain),
         }
+    }
+
+    /// As [`Agent::post_deal_event`], with an event that [`Agent::sign_event`] has signed.
+    pub fn post_signed_event(&self, deal_id: &str, jws: &str) -> Call<RecordedEvent> {
+        let body = json!({ "event": jws });
+        self.write(Op::PostDealEvent, Some(("deal_id", deal_id)), &body)
+    }
+
+    /// An event as a compact JWS of this agent's key (binding 8.1). Nothing is sent.
+    ///
+    /// # Errors
+    /// [`Error::NoSigner`], [`Error::Random`], or that it could not be signed.
+    pub fn sign_event(&self, deal_id: &str, event: NewEvent) -> Result<String, Error> {
+        let signer = self.inner.signer.as_ref().ok_or(Error::NoSigner)?;
+        let now = signer.now();
+        let event = event.of(deal_id, RandomIds.id("evt", now)?, now);
+        let payload = serde_json::to_vec(&event)
+            .map_err(|_| Error::Request("its body does not serialise"))?;
+        Ok(jws::sign(EVENT_TYP, &payload, signer.key())?)
     }
 
     /// `GET /deals/{id}/events`: a page of the deal's record, from this entry on. [`Agent::verified_record`] reads and
@@ -594,15 +614,6 @@ impl Agent {
                 Some(_) => return Err(unexpected("its pages have no end")),
             }
         }
-    }
-
-    fn signed_event(&self, deal_id: &str, event: NewEvent) -> Result<String, Error> {
-        let signer = self.inner.signer.as_ref().ok_or(Error::NoSigner)?;
-        let now = signer.now();
-        let event = event.of(deal_id, RandomIds.id("evt", now)?, now);
-        let payload = serde_json::to_vec(&event)
-            .map_err(|_| Error::Request("its body does not serialise"))?;
-        Ok(jws::sign(EVENT_TYP, &payload, signer.key())?)
     }
 
     fn read<T: DeserializeOwned>(
