@@ -23,7 +23,7 @@ use crate::{
         authenticate::{
             self, Authenticate, Mechanisms,
             fetch::{Fetch, allowed_url},
-            operators::{Operators, Profiles},
+            operators::{InForce, Operators, Profiles, Replaced},
             signature_policy,
         },
         context::{Clock, Ids, RandomIds, SystemClock},
@@ -256,6 +256,19 @@ impl Rctp {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
+    }
+
+    /// Replaces the onboarded operators, all of them at once, while requests run. Whoever is removed is refused from the next
+    /// request on, `operator_unknown`, its parked actions when their seller approves them; whoever has other clients or
+    /// roles has them from the next request on. Requests in progress are completed as they began.
+    ///
+    /// The layers of this [`Rctp`] share the operators; those built alone keep theirs.
+    ///
+    /// # Errors
+    /// As [`RctpBuilder::build`] says of operators; those in force stay.
+    pub fn replace_operators(&self, operators: Operators) -> Result<Replaced, BuildError> {
+        operators.check(self.0.dev)?;
+        Ok(self.0.authenticate.replace_operators(operators))
     }
 
     /// Puts a listing on sale whose terms the seller confirmed on the marketplace's own page: the public ones with
@@ -918,7 +931,8 @@ impl RctpBuilder {
             None if !self.mechanisms.accepts_oauth() => None,
             _ => Some(self.introspect()?),
         };
-        let step = self.authenticate_step(&public, introspect, None)?;
+        let operators = InForce::new(self.operators.clone());
+        let step = self.authenticate_step(&public, operators, introspect, None)?;
         Ok(Stack::new(step))
     }
 
@@ -931,7 +945,7 @@ impl RctpBuilder {
         Ok(Stack::new(CheckGrant::new(grant::Config {
             introspect: self.introspect()?,
             clock: self.clock.clone(),
-            operators: self.operators.clone(),
+            operators: InForce::new(self.operators.clone()),
             store: None,
             scope: Some(scope.into()),
         })))
@@ -986,12 +1000,17 @@ impl RctpBuilder {
             self.clock.clone(),
             gateway.clone(),
         );
-        let authenticate =
-            self.authenticate_step(&public, Some(introspect.clone()), Some(recorder.clone()))?;
+        let operators = InForce::new(self.operators.clone());
+        let authenticate = self.authenticate_step(
+            &public,
+            operators.clone(),
+            Some(introspect.clone()),
+            Some(recorder.clone()),
+        )?;
         let grant = CheckGrant::new(grant::Config {
             introspect: introspect.clone(),
             clock: self.clock.clone(),
-            operators: self.operators.clone(),
+            operators: operators.clone(),
             store: Some(store.clone()),
             scope: None,
         });
@@ -1041,7 +1060,7 @@ impl RctpBuilder {
             seal: seal.clone(),
             clock: self.clock.clone(),
             sealer: parking()?,
-            operators: self.operators.clone(),
+            operators,
             origin: public.origin.clone(),
             prefix: public.prefix.clone(),
             outbox: outbox.clone(),
@@ -1288,16 +1307,11 @@ impl RctpBuilder {
     fn authenticate_step(
         &self,
         public: &Public,
+        operators: InForce,
         introspect: Option<Arc<dyn Introspect>>,
         recorder: Option<Recorder>,
     ) -> Result<Authenticate, BuildError> {
         self.operators.check(self.dev)?;
-        if self.operators.iter().next().is_none() {
-            return Err(BuildError::missing(
-                "operators",
-                ".operators(Operators::onboarded([\"https://agent.example/.well-known/ucp\"]))",
-            ));
-        }
         if self.mechanisms.is_empty() {
             return Err(BuildError(
                 "mechanisms: none is accepted; write Mechanisms::reference()".into(),
@@ -1308,7 +1322,7 @@ impl RctpBuilder {
             None => self.default_fetch()?,
         };
         Ok(Authenticate::new(authenticate::Config {
-            operators: self.operators.clone(),
+            operators,
             profiles: Profiles::new(fetch, self.provider),
             mechanisms: self.mechanisms.clone(),
             introspect,

@@ -15,7 +15,8 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{
-        authenticate::operators::Operator, context::SystemClock,
+        authenticate::operators::{Operator, Replaced},
+        context::SystemClock,
         grant::introspection::Introspection,
     },
     protocol::refusal::Refusal,
@@ -25,7 +26,7 @@ use tower_rctp::{
 };
 
 use super::{
-    Config, DevWorld,
+    Cli, Config, DevWorld,
     authorization::{Authorization, Client, ClientKind, Settings},
     config::Capacity,
     dev, files, limits,
@@ -54,6 +55,9 @@ impl Error {
 
 /// A gateway at work.
 pub struct Running {
+    /// The settings in force.
+    config: Config,
+    metrics: Arc<Metrics>,
     /// Where it listens.
     pub address: SocketAddr,
     /// A handle to its layers, store and record.
@@ -69,6 +73,59 @@ pub struct Running {
 }
 
 impl Running {
+    /// Takes over the operators of these settings. The rest of them needs a restart; names what differs from the settings
+    /// in force.
+    ///
+    /// # Errors
+    /// When these settings would not start a gateway; those in force stay.
+    pub fn reload(&mut self, config: Config) -> Result<(Replaced, Vec<&'static str>), Error> {
+        check(&config)?;
+        let operators = config.operators();
+        let operators = match &self.world {
+            Some(world) => world.agents.onboard(operators),
+            None => operators,
+        };
+        let onboarded = operators.iter().count();
+        let replaced = self.rctp.replace_operators(operators);
+        let replaced = replaced.map_err(|e| Error(e.to_string()))?;
+        self.metrics.onboarded(onboarded);
+        let ignored = self.config.differs(&config);
+        self.config.operators = config.operators;
+        Ok((replaced, ignored))
+    }
+
+    /// Reads the settings again, and tells the log what came of it.
+    pub fn reload_from(&mut self, cli: &Cli) {
+        let reloaded = cli.config().and_then(|config| self.reload(config));
+        self.metrics.reloaded(reloaded.is_ok());
+        let (replaced, ignored) = match reloaded {
+            Ok(reloaded) => reloaded,
+            Err(error) => {
+                tracing::error!(%error, "not reloaded: the settings in force stay");
+                return;
+            }
+        };
+        if !ignored.is_empty() {
+            let settings = ignored.join(", ");
+            tracing::warn!(settings, "ignored: these settings need a restart");
+        }
+        let Replaced {
+            added,
+            changed,
+            removed,
+            ..
+        } = replaced;
+        tracing::info!(
+            ?added,
+            ?changed,
+            ?removed,
+            "reloaded: {} operators added, {} changed, {} removed",
+            added.len(),
+            changed.len(),
+            removed.len()
+        );
+    }
+
     /// Takes no more connections, waits for the requests in progress (with a deadline), and ends.
     pub async fn stop(self) {
         self.server.stop().await;
@@ -130,9 +187,15 @@ pub async fn start_with(
         true => Some(deliver(&config, &rctp, metrics.clone())?),
         false => None,
     };
-    let app = router(&rctp, &issuer, &config.server, metrics, routes);
+    let app = router(&rctp, &issuer, &config.server, metrics.clone(), routes);
     let sweeper = tokio::spawn(sweep(rctp.clone()));
+    metrics.onboarded(match &world {
+        Some(world) => world.agents.onboard(config.operators()).iter().count(),
+        None => config.operators.len(),
+    });
     Ok(Running {
+        config,
+        metrics,
         address,
         rctp,
         world,

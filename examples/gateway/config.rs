@@ -80,6 +80,9 @@ const AFTER_HELP: &str = "\
 Every option can also be set in the environment, under the name shown with it. RCTP_CLIENT_SECRET holds the gateway's \
 secret at the introspection endpoint, unless a file does.
 
+SIGHUP reads --config again: operators that were added, changed or removed are so from the next request on. Other \
+settings need a restart.
+
 Try:
   cargo run --example gateway
   curl http://127.0.0.1:8080/health";
@@ -299,6 +302,38 @@ impl Config {
             let (path, error) = (error.path().to_string(), error.into_inner());
             Error(format!("{}{path}: {}", line(&error), error.message()))
         })
+    }
+
+    /// The settings, but for `operators`, that differ in `other`, by name: those that need a restart.
+    pub fn differs(&self, other: &Self) -> Vec<&'static str> {
+        // Taken apart, so that a new setting is not forgotten here.
+        macro_rules! differ {
+            ($($setting:ident),*) => {{
+                let Self { operators: _, $($setting),* } = self;
+                let pairs = [$((stringify!($setting), *$setting != other.$setting)),*];
+                pairs.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+            }};
+        }
+        differ!(
+            listen,
+            public_url,
+            store,
+            signing_key,
+            former_keys,
+            dev,
+            dev_dir,
+            mechanisms,
+            term_sets,
+            tiers,
+            offer_budget,
+            offer_expiry,
+            limits,
+            authorization_server,
+            approvals,
+            webhooks,
+            server,
+            client_secret
+        )
     }
 
     /// Where to listen.

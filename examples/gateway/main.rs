@@ -55,7 +55,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The program: starts, waits for SIGINT or SIGTERM, and stops.
+/// The program: starts, waits for SIGINT or SIGTERM, and stops. SIGHUP has the settings read again.
 pub async fn run(cli: Cli) -> Result<(), Error> {
     let config = cli.config()?;
     if cli.check {
@@ -68,15 +68,23 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
     }
     telemetry::init(&cli.log, cli.log_format)?;
     let stop = serve::stop_signal()?;
+    // Without a file there is nothing to read again, and a terminal that is closed ends the program.
+    let mut hangups = serve::hangups(cli.config.is_some())?;
     let dev_dir = config.dev_dir.clone();
-    let running = start(config).await?;
+    let mut running = start(config).await?;
     if let (Some(world), Some(authorization)) = (&running.world, &running.authorization) {
         let enrolment = dev::enrolment(authorization, &world.seller_sub).await?;
         // Whether anybody reads it does not matter.
         let _ = writeln!(io::stdout(), "{}", world.banner(&dev_dir, &enrolment));
     }
     tracing::info!(address = %running.address, public_url = running.rctp.public_url(), "listening");
-    stop.await;
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            () = hangups.next() => running.reload_from(&cli),
+        }
+    }
     tracing::info!("stopping: requests in progress are completed, no new ones are taken");
     running.stop().await;
     tracing::info!("stopped");

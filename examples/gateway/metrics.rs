@@ -7,6 +7,8 @@
 //! | `rctp_request_duration_seconds` | `operation` |
 //! | `rctp_webhooks_total` | `outcome` (`delivered`, `failed`, `dead`, `dropped`) |
 //! | `rctp_shed_total` | `limit` (`concurrency`, `rate`) |
+//! | `rctp_operators` | |
+//! | `rctp_reloads_total` | `outcome` (`done`, `failed`) |
 //! | `rctp_build_info` | `version` |
 //!
 //! Repeats that were answered from the store are requests, but no decisions.
@@ -27,6 +29,7 @@ use prometheus_client::{
     metrics::{
         counter::Counter,
         family::Family,
+        gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
         info::Info,
     },
@@ -69,6 +72,11 @@ struct ShedLabels {
     limit: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReloadLabels {
+    outcome: &'static str,
+}
+
 /// The counters.
 pub struct Metrics {
     registry: Registry,
@@ -77,6 +85,8 @@ pub struct Metrics {
     seconds: Family<OperationLabels, Histogram>,
     webhooks: Family<WebhookLabels, Counter>,
     shed: Family<ShedLabels, Counter>,
+    operators: Gauge,
+    reloads: Family<ReloadLabels, Counter>,
 }
 
 impl Metrics {
@@ -93,6 +103,11 @@ impl Metrics {
         for limit in ["concurrency", "rate"] {
             drop(shed.get_or_create(&ShedLabels { limit }));
         }
+        let operators = Gauge::default();
+        let reloads = Family::<ReloadLabels, Counter>::default();
+        for outcome in ["done", "failed"] {
+            drop(reloads.get_or_create(&ReloadLabels { outcome }));
+        }
         // From half a millisecond, about what a local commit takes, to 16 seconds.
         let seconds: Family<_, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0005, 2.0, 16)));
@@ -107,6 +122,12 @@ impl Metrics {
             "shed",
             "Requests refused because there were too many",
             shed.clone(),
+        );
+        registry.register("operators", "Operators onboarded", operators.clone());
+        registry.register(
+            "reloads",
+            "Times that the settings were read again",
+            reloads.clone(),
         );
         registry.register(
             "request_duration_seconds",
@@ -125,7 +146,21 @@ impl Metrics {
             seconds,
             webhooks,
             shed,
+            operators,
+            reloads,
         })
+    }
+
+    /// How many operators are onboarded now.
+    pub fn onboarded(&self, operators: usize) {
+        self.operators
+            .set(i64::try_from(operators).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a reload.
+    pub fn reloaded(&self, done: bool) {
+        let outcome = if done { "done" } else { "failed" };
+        self.reloads.get_or_create(&ReloadLabels { outcome }).inc();
     }
 
     /// Counts a request that was over a limit.

@@ -155,3 +155,37 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>, Error> {
         }
     })
 }
+
+/// SIGHUPs, each of which asks for a reload. Where there are none, nothing ever does.
+pub struct Hangups {
+    #[cfg(unix)]
+    signal: Option<tokio::signal::unix::Signal>,
+}
+
+/// Takes SIGHUP over from the system, which would end the process; not where it is not `wanted`.
+pub fn hangups(wanted: bool) -> Result<Hangups, Error> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let signal = wanted.then(|| signal(SignalKind::hangup())).transpose();
+        let signal = signal.map_err(|e| Error(format!("signals cannot be waited for: {e}")))?;
+        Ok(Hangups { signal })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = wanted;
+        Ok(Hangups {})
+    }
+}
+
+impl Hangups {
+    pub async fn next(&mut self) {
+        #[cfg(unix)]
+        if let Some(signal) = &mut self.signal
+            && signal.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}

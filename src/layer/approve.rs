@@ -20,7 +20,7 @@ use tracing::Span;
 
 use super::{
     arrive::{Arrived, Route, refuse},
-    authenticate::{Bearer, operators::Operators},
+    authenticate::{Bearer, operators::InForce},
     body::Body,
     context::Clock,
     decision::{json_response, refused_outcome},
@@ -112,7 +112,7 @@ pub(crate) struct Config {
     pub(crate) seal: Arc<dyn Seal>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sealer: Sealer,
-    pub(crate) operators: Operators,
+    pub(crate) operators: InForce,
     /// The origin of the public URL, whose pages may answer.
     pub(crate) origin: String,
     /// The path of the public URL, without its trailing slash.
@@ -468,7 +468,8 @@ impl Config {
     /// Whether the operator that asked is still served.
     fn onboarded(&self, parked: &Request<Body>) -> bool {
         let caller = parked.extensions().get::<Caller>();
-        caller.is_some_and(|caller| self.operators.by_profile(&caller.operator).is_some())
+        let operators = self.operators.get();
+        caller.is_some_and(|caller| operators.by_profile(&caller.operator).is_some())
     }
 
     /// What operators are told of these writes.

@@ -5,15 +5,20 @@ use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver},
 };
 
+use axum::{Json, Router, routing::get};
 use clap::Parser;
+use http::Method;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tower_rctp::wire::jwk::SigningKey;
 
 use crate::{
-    gateway::{self, Cli, DevWorld},
-    shop::{FLOOR, Shop},
+    gateway::{self, Cli, DevWorld, dev::DevAgent},
+    shop::{FLOOR, Shop, sign},
 };
 
 /// Not a test by itself: the others start this one in a process of its own, as the program with the arguments that
@@ -147,48 +152,217 @@ async fn it_ends_on_sigterm_and_its_logs_hold_no_secret() {
     }
 }
 
+/// The operators of the settings, on SIGHUP: come, changed, kept by a mistake, gone; on a running program.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_takes_over_the_operators_of_the_file() {
+    let key = SigningKey::generate().unwrap();
+    let document = json!({
+        "ucp": {
+            "version": "2026-08-25", "services": {}, "payment_handlers": {},
+            "capabilities": {"dev.rctp.operator": [{"version": "2026-11-draft5", "config": {
+                "legal_entity": "Newcomer AG", "jurisdiction": "CH",
+                "incident_contact": "security@newcomer.example", "incident_sla_hours": 24,
+            }}]},
+        },
+        "keys": [key.public_jwk()],
+    });
+    let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let profile = format!("http://{}/.well-known/ucp", origin.local_addr().unwrap());
+    let served = Router::new().route("/.well-known/ucp", get(async || Json(document)));
+    tokio::spawn(async { axum::serve(origin, served).await });
+    let newcomer = DevAgent {
+        profile: profile.clone(),
+        client_id: String::new(),
+        client_secret: String::new(),
+        key,
+    };
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gateway.toml");
+    let write = |text: &str| fs::write(&file, format!("dev = true\n{text}")).unwrap();
+    write("");
+    let mut command = program(
+        &["--config", "gateway.toml", "--log-format", "json"],
+        directory.path(),
+    );
+    command.env("RCTP_LISTEN", "127.0.0.1:0");
+    let mut program = Started::of(command.spawn().unwrap());
+    let shop = Shop::visit(DevWorld::load(&directory.path().join("rctp-dev")).unwrap());
+    let ask = async |path: String| {
+        let mut request = shop.request(Method::GET, &path, Value::Null);
+        sign(&newcomer, &mut request);
+        let answer = shop.send(request).await;
+        (answer.status, answer.error().to_owned())
+    };
+    let served = (200, String::new());
+    let unknown = (401, "operator_unknown".to_owned());
+    let listing = || format!("/listings/{}", shop.world.listing_id);
+    assert_eq!(ask(listing()).await, unknown);
+
+    let operator = format!("[[operators]]\nprofile = '{profile}'\n");
+    write(&operator);
+    let line = program.hang_up();
+    assert_eq!(
+        line["message"],
+        "reloaded: 1 operators added, 0 changed, 0 removed"
+    );
+    assert!(line["added"].as_str().unwrap().contains(&profile), "{line}");
+    assert_eq!(ask(listing()).await, served);
+
+    // A deal of others, which only roles let it look at.
+    let offer = shop.offer(&shop.world.listing_id, 50_000).await;
+    let accept = format!("/offers/{}/accept", offer.get("offer_id"));
+    let accepted = shop
+        .seller(&accept, &shop.world.grants.auto.access_token)
+        .await;
+    let checkout = json!({"checkout": accepted.body["checkout"]});
+    let mut redeem = shop.request(Method::POST, "/deals", checkout);
+    sign(&shop.world.agents.buyer, &mut redeem);
+    let deal = shop.send(redeem).await;
+    assert_eq!(deal.status, 201, "{:?}", deal.body);
+    let events = || format!("/deals/{}/events", deal.get("deal_id"));
+    assert_eq!(ask(events()).await.0, 404);
+    let holder = format!("{operator}roles = ['funds_holder']\n");
+    // What needs a restart is named, and does not take effect.
+    write(&format!("term_sets = []\n{holder}"));
+    let line = program.hang_up();
+    assert!(
+        line["error"].as_str().unwrap().contains("term_sets"),
+        "{line}"
+    );
+    write(&format!(
+        "mechanisms = ['oauth']\n{holder}[limits]\nasks_per_agent = 7"
+    ));
+    let line = program.hang_up();
+    assert_eq!(
+        line["message"],
+        "reloaded: 0 operators added, 1 changed, 0 removed"
+    );
+    assert_eq!(ask(events()).await, served);
+
+    for (wrong, named) in [
+        (
+            "[[operators]]\nprofile = 'http://a.example/p'",
+            "operators: ",
+        ),
+        ("[[operators]]\nprofile = ", "line 3: "),
+        (
+            "[[operators]]\nprofile = 'https://a.example/'\nclients = ['buyer-agent']",
+            "`buyer-agent`",
+        ),
+        ("operator = []", "unknown field"),
+    ] {
+        write(wrong);
+        let line = program.hang_up();
+        assert!(
+            line["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("not reloaded"),
+            "{line}"
+        );
+        assert_eq!(line["level"], "ERROR");
+        assert!(line["error"].as_str().unwrap().contains(named), "{line}");
+    }
+    fs::remove_file(&file).unwrap();
+    let line = program.hang_up();
+    assert!(
+        line["error"].as_str().unwrap().contains("--config: "),
+        "{line}"
+    );
+    assert_eq!(ask(events()).await, served);
+
+    write("");
+    let line = program.hang_up();
+    assert_eq!(
+        line["message"],
+        "reloaded: 0 operators added, 0 changed, 1 removed"
+    );
+    assert_eq!(ask(listing()).await, unknown);
+    let metrics = shop.get("/metrics").await.text;
+    for line in [
+        "rctp_operators 4",
+        r#"rctp_reloads_total{outcome="done"} 3"#,
+        r#"rctp_reloads_total{outcome="failed"} 6"#,
+    ] {
+        assert!(
+            metrics.lines().any(|l| l == line),
+            "{line} is not in\n{metrics}"
+        );
+    }
+    let (status, said) = program.terminate();
+    assert!(status.success(), "{status}\n{said}");
+    let ignored =
+        r#""message":"ignored: these settings need a restart","settings":"mechanisms, limits""#;
+    assert_eq!(said.matches(ignored).count(), 1, "{said}");
+}
+
 /// The program, listening.
+#[cfg(unix)]
 struct Started {
     child: Child,
     address: SocketAddr,
-    output: std::thread::JoinHandle<String>,
+    /// The lines of its log, read all the time: a full pipe would stop it.
+    log: Receiver<String>,
+    banner: ChildStdout,
+    said: String,
 }
 
 #[cfg(unix)]
 impl Started {
     fn of(mut child: Child) -> Self {
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut banner = child.stdout.take().unwrap();
-        let mut said = String::new();
-        let address = loop {
-            let from = said.len();
-            assert_ne!(log.read_line(&mut said).unwrap(), 0, "it ended: {said}");
-            let line = serde_json::from_str::<Value>(&said[from..]).unwrap_or_default();
-            if line["message"] == "listening" {
-                break line["address"].as_str().unwrap().parse().unwrap();
+        let (lines, log) = mpsc::channel();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stderr.lines() {
+                let _ = lines.send(line.unwrap() + "\n");
             }
-        };
-        let output = std::thread::spawn(move || {
-            log.read_to_string(&mut said).unwrap();
-            banner.read_to_string(&mut said).unwrap();
-            said
         });
-        Self {
+        let mut started = Self {
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            log,
+            banner: child.stdout.take().unwrap(),
+            said: String::new(),
             child,
-            address,
-            output,
+        };
+        let listening = started.wait_for("listening");
+        started.address = listening["address"].as_str().unwrap().parse().unwrap();
+        started
+    }
+
+    /// Reads the log up to the line of a message that begins so.
+    fn wait_for(&mut self, message: &str) -> Value {
+        loop {
+            let said = self.log.recv();
+            let said = said.unwrap_or_else(|_| panic!("it ended: {}", self.said));
+            self.said.push_str(&said);
+            let line = serde_json::from_str::<Value>(&said).unwrap_or_default();
+            if line["message"]
+                .as_str()
+                .is_some_and(|m| m.contains(message))
+            {
+                return line;
+            }
         }
     }
 
-    fn terminate(mut self) -> (ExitStatus, String) {
+    /// Has it read its settings again; what it says of that.
+    fn hang_up(&mut self) -> Value {
+        self.signal("-HUP");
+        self.wait_for("reloaded: ")
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-        (self.child.wait().unwrap(), self.output.join().unwrap())
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    fn terminate(mut self) -> (ExitStatus, String) {
+        self.signal("-TERM");
+        self.said.extend(self.log.iter());
+        self.banner.read_to_string(&mut self.said).unwrap();
+        (self.child.wait().unwrap(), self.said)
     }
 }

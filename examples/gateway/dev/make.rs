@@ -9,8 +9,8 @@ use std::{
 
 use tower_rctp::{
     Rctp,
-    layer::authenticate::operators::{Operator, Operators},
-    protocol::{caller::Role, money::Money, policy::Tier},
+    layer::authenticate::operators::Operators,
+    protocol::{money::Money, policy::Tier},
 };
 
 use super::{
@@ -83,16 +83,7 @@ impl Made {
 
     /// Adds the world's operators to those of the settings.
     pub fn onboard(&self, operators: Operators) -> Operators {
-        let all = self.agents.named().into_iter();
-        all.fold(operators, |operators, (name, agent)| {
-            let operator = Operator::new(&*agent.profile).client(&*agent.client_id);
-            operators.with(match name {
-                "funds_holder" => operator.role(Role::FundsHolder),
-                "carrier" => operator.role(Role::Carrier),
-                "seller" => operator.client(PLUGIN),
-                _ => operator,
-            })
-        })
+        self.agents.onboard(operators)
     }
 
     /// The agents as clients of the authorization server.

@@ -54,7 +54,11 @@ mod seller;
 use std::{fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
-use tower_rctp::wire::jwk::SigningKey;
+use tower_rctp::{
+    layer::authenticate::operators::{Operator, Operators},
+    protocol::caller::Role,
+    wire::jwk::SigningKey,
+};
 
 pub use self::{
     make::Made,
@@ -127,6 +131,20 @@ impl Agents {
             ("funds_holder", &self.funds_holder),
             ("carrier", &self.carrier),
         ]
+    }
+
+    /// Adds the world's operators to those of the settings.
+    pub fn onboard(&self, operators: Operators) -> Operators {
+        let all = self.named().into_iter();
+        all.fold(operators, |operators, (name, agent)| {
+            let operator = Operator::new(&*agent.profile).client(&*agent.client_id);
+            operators.with(match name {
+                "funds_holder" => operator.role(Role::FundsHolder),
+                "carrier" => operator.role(Role::Carrier),
+                "seller" => operator.client(PLUGIN),
+                _ => operator,
+            })
+        })
     }
 }
 

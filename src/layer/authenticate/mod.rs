@@ -34,7 +34,7 @@ use sfv::{
 use tracing::{Span, field};
 use zeroize::Zeroizing;
 
-use self::operators::{Operator, Operators, Profiles};
+use self::operators::{InForce, Operator, Operators, Profiles, Replaced};
 use super::{
     arrive::{self, Arrived, Route, refuse},
     body::Body,
@@ -221,7 +221,7 @@ struct Proven {
 pub struct Authenticate(Arc<Config>);
 
 pub(crate) struct Config {
-    pub(crate) operators: Operators,
+    pub(crate) operators: InForce,
     pub(crate) profiles: Profiles,
     pub(crate) mechanisms: Mechanisms,
     pub(crate) introspect: Option<Arc<dyn Introspect>>,
@@ -240,6 +240,13 @@ impl Authenticate {
         Self(Arc::new(config))
     }
 
+    /// Replaces the operators, and forgets the profiles of those that are gone.
+    pub(crate) fn replace_operators(&self, operators: Operators) -> Replaced {
+        let replaced = self.0.operators.replace(operators);
+        self.0.profiles.forget(&replaced.removed);
+        replaced
+    }
+
     /// Where an operator wants to be told of changes (binding 9). `None` where it does not, where it has a registration in
     /// place of a profile, and where it is no operator of ours any more.
     pub(crate) async fn webhook_url(
@@ -247,7 +254,7 @@ impl Authenticate {
         operator: &str,
         now: Timestamp,
     ) -> Result<Option<String>, ProfileError> {
-        match self.0.operators.by_profile(operator) {
+        match self.0.operators.get().by_profile(operator) {
             Some(known) if known.registration().is_none() => {
                 let profile = self.0.profiles.get(operator, now).await?;
                 Ok(profile.webhook_url.clone())
@@ -409,8 +416,8 @@ impl Config {
             Err(message) => return Err(unknown(message)),
         };
         // 2. UCP-Agent names an onboarded profile that resolves and validates.
-        let operator = self
-            .operators
+        let operators = self.operators.get();
+        let operator = operators
             .by_profile(&profile_url)
             .ok_or_else(|| unknown("UCP-Agent names no operator that is onboarded here"))?;
         let url = operator.profile();
@@ -513,9 +520,10 @@ impl Config {
             .into());
         }
         let client = introspection.client_id.clone();
+        let operators = self.operators.get();
         let operator = client
             .as_deref()
-            .and_then(|client| self.operators.by_client(client))
+            .and_then(|client| operators.by_client(client))
             .ok_or_else(|| unknown("the token's client is registered to no operator profile"))?;
         let registration = Registration {
             profile: operator.profile().to_owned(),
@@ -560,7 +568,8 @@ impl Config {
         };
         let introspection = introspect.introspect(&token).await.map_err(unavailable)?;
         let client = introspection.client_id.as_deref();
-        let operator = client.and_then(|client| self.operators.by_client(client));
+        let operators = self.operators.get();
+        let operator = client.and_then(|client| operators.by_client(client));
         if introspection.known() && operator.is_none_or(|o| o.profile() != caller.operator) {
             return Err(Refused {
                 refusal: unknown(
@@ -595,7 +604,8 @@ impl Config {
             refusal,
             proven: Some(Box::new(caller.clone())),
         };
-        let Some(operator) = self.operators.by_profile(&caller.operator) else {
+        let operators = self.operators.get();
+        let Some(operator) = operators.by_profile(&caller.operator) else {
             return Err(unknown("the credential's profile is not onboarded here").into());
         };
         caller.roles = operator.roles().to_vec();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use tracing::Instrument;
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// An onboarded operator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
     profile: String,
     clients: Vec<String>,
@@ -128,8 +128,14 @@ impl Operators {
         self.by_profile.values()
     }
 
-    /// Whether the settings make sense: URLs that may be fetched, one profile a client, and somebody to call.
+    /// Whether the settings make sense: somebody is onboarded, by URLs that may be fetched, and each client to one profile.
     pub(crate) fn check(&self, dev: bool) -> Result<(), String> {
+        if self.by_profile.is_empty() {
+            return Err(
+                "operators is missing; write .operators(Operators::onboarded([\"https://agent.example/.well-known/ucp\"]))"
+                    .into(),
+            );
+        }
         if let Some(client) = &self.ambiguous {
             return Err(format!(
                 "operators: the client `{client}` is registered to two profiles; a client acts for one"
@@ -145,6 +151,66 @@ impl Operators {
         self.iter()
             .try_for_each(|operator| super::fetch::allowed_url(&operator.profile, dev).map(drop))
             .map_err(|why| format!("operators: {why}"))
+    }
+}
+
+/// What became of the operators when they were replaced: their profile URLs, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Replaced {
+    /// Those that were not there before.
+    pub added: Vec<String>,
+    /// Those with other clients, roles or duties than before.
+    pub changed: Vec<String>,
+    /// Those that are there no more.
+    pub removed: Vec<String>,
+}
+
+/// The operators in force, shared by the layers and replaced as a whole while they work. Who reads them keeps what it
+/// read to its end.
+#[derive(Clone)]
+pub(crate) struct InForce(Arc<RwLock<Arc<Operators>>>);
+
+impl InForce {
+    pub(crate) fn new(operators: Operators) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(operators))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Operators> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn replace(&self, operators: Operators) -> Replaced {
+        let after = Arc::new(operators);
+        let before = {
+            let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *now, after.clone())
+        };
+        let mut replaced = Replaced::default();
+        for operator in after.iter() {
+            match before.by_profile(&operator.profile) {
+                None => replaced.added.push(operator.profile.clone()),
+                Some(before) if before != operator => {
+                    replaced.changed.push(operator.profile.clone());
+                }
+                Some(_) => {}
+            }
+        }
+        let removed = before
+            .iter()
+            .filter(|o| after.by_profile(&o.profile).is_none());
+        replaced.removed.extend(removed.map(|o| o.profile.clone()));
+        for list in [
+            &mut replaced.added,
+            &mut replaced.changed,
+            &mut replaced.removed,
+        ] {
+            list.sort_unstable();
+        }
+        replaced
     }
 }
 
@@ -233,6 +299,14 @@ impl Profiles {
             tracing::error!(%error, "a profile could not be fetched");
             Err(ProfileError::Unreachable("the fetch ended early".into()))
         })
+    }
+
+    /// Drops the profiles of operators that are gone.
+    pub(crate) fn forget(&self, urls: &[String]) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        for url in urls {
+            slots.remove(url);
+        }
     }
 
     fn slot(&self, url: &str) -> Arc<Slot> {

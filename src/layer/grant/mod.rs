@@ -23,7 +23,7 @@ use self::introspection::Introspect;
 use super::{
     approve::Approved,
     arrive::{Arrived, refuse},
-    authenticate::{Bearer, operators::Operators},
+    authenticate::{Bearer, operators::InForce},
     body::Body,
     context::Clock,
     step::{Next, Step},
@@ -48,7 +48,7 @@ pub(crate) struct Config {
     pub(crate) introspect: Arc<dyn Introspect>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Tells whose client a grant was given to.
-    pub(crate) operators: Operators,
+    pub(crate) operators: InForce,
     /// Tells the buyer of an offer from a stranger on accept and counter.
     pub(crate) store: Option<Arc<dyn Store>>,
     /// What is required where the layer is used without the table.
@@ -176,7 +176,8 @@ impl Config {
         grant: Option<Grant>,
     ) -> Result<Option<Grant>, Refusal> {
         let client = grant.as_ref().and_then(|grant| grant.client_id.as_deref());
-        let operator = client.and_then(|id| self.operators.by_client(id));
+        let operators = self.operators.get();
+        let operator = client.and_then(|id| operators.by_client(id));
         let caller = extensions.get::<Caller>();
         match (operator, caller) {
             (Some(operator), Some(caller)) if operator.profile() != caller.operator => {
