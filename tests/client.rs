@@ -614,6 +614,23 @@ async fn retry_after_is_honoured_and_not_waited_for_without_end() {
     assert_eq!(refused.code, Code::Protocol(ProtocolError::Unavailable));
     assert_eq!(refused.retry_after, Some(Duration::from_secs(3600)));
     assert_eq!((refused.attempts, served.timer.pauses()), (1, vec![]));
+    // A proxy says it without an error of the binding, and another says nonsense.
+    served.front.say(
+        503,
+        &[("retry-after", "18446744073709551615")],
+        &json!("busy"),
+    );
+    let error = served.buyer().get_listing(LISTING).await.unwrap_err();
+    assert!(matches!(error, Error::Unexpected { .. }), "{error}");
+    assert_eq!(
+        error.retry_after(),
+        Some(Duration::MAX.saturating_sub(Duration::from_nanos(999_999_999)))
+    );
+    served.front.say(503, &[("retry-after", "soon")], &busy);
+    assert_eq!(
+        served.buyer().get_listing(LISTING).await.unwrap().attempts,
+        2
+    );
 }
 
 #[tokio::test]
@@ -767,6 +784,7 @@ async fn what_no_gateway_would_answer_is_an_error_of_its_own() {
         (202, AUTO, approval.clone()),
         (202, &[], approval.clone()),
         (202, ASK, approval),
+        (202, ASK, json!("asked")),
         (204, AUTO, json!(null)),
         (200, &[("rctp-decision", "perhaps")], json!({})),
         (

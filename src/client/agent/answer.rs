@@ -400,7 +400,9 @@ pub(super) fn acted<T: DeserializeOwned>(
 ) -> Result<Acted<T>, &'static str> {
     match (status, decision) {
         (StatusCode::ACCEPTED, Some(Decision::Ask { approval_id, .. })) => {
-            let request: ApprovalRequest = resource(body["approval_request"].take())?;
+            let request = body.get_mut("approval_request");
+            let request = request.ok_or("there is no approval request in it")?;
+            let request: ApprovalRequest = resource(request.take())?;
             match request.approval_id == *approval_id {
                 true => Ok(Acted::Ask(request)),
                 false => Err("its decision and its body name different approvals"),

@@ -248,9 +248,10 @@ impl Agent {
             };
             let not_before = sent.as_ref().ok().and_then(Raw::retry_after);
             // Jitter comes on top of what the gateway asked for, or all that it turned away would come back at once.
-            let pause = retry.pause(attempts) + not_before.unwrap_or_default();
+            let pause = not_before.unwrap_or_default();
+            let pause = pause.saturating_add(retry.pause(attempts));
             let spent = timer.now().saturating_duration_since(started);
-            if attempts >= retry.attempts || spent + pause >= retry.total {
+            if attempts >= retry.attempts || spent.saturating_add(pause) >= retry.total {
                 break match sent {
                     Ok(raw) => Ok((raw, attempts)),
                     Err(error) => Err(Error::NoAnswer {
@@ -344,12 +345,13 @@ impl Raw {
         read: Read<T>,
     ) -> Result<Answered<T>, Error> {
         let status = self.status;
+        let retry_after = self.retry_after();
         let unexpected = |why| Error::Unexpected {
             status,
             why,
+            retry_after,
             idempotency_key: key.clone(),
         };
-        let retry_after = self.retry_after();
         let body = self.json();
         let decision = match self.headers.get(decision::HEADER) {
             Some(value) => value.to_str().ok().and_then(|text| text.parse().ok()),

@@ -44,6 +44,8 @@ pub enum Error {
         status: StatusCode,
         /// What is wrong with it.
         why: &'static str,
+        /// Not before this long a retry can succeed, where it says so: proxies do.
+        retry_after: Option<Duration>,
         /// Of a POST.
         idempotency_key: Option<String>,
     },
@@ -96,6 +98,15 @@ impl Error {
     /// Why the gateway refused, where the reason is one of this version's registry.
     pub fn reason(&self) -> Option<Reason> {
         self.refused()?.code.reason()
+    }
+
+    /// How long to wait before a retry can succeed, where the gateway or a proxy says so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Error::Refused(refused) => refused.retry_after,
+            Error::Unexpected { retry_after, .. } => *retry_after,
+            _ => None,
+        }
     }
 
     /// The key of the POST that this is about, to find out what became of it.

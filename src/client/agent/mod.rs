@@ -599,6 +599,7 @@ impl Agent {
             let unexpected = |why| Error::Unexpected {
                 status: page.status,
                 why,
+                retry_after: None,
                 idempotency_key: None,
             };
             // Without one, nobody could tell whether the tail is cut.
