@@ -14,11 +14,14 @@ use tower_rctp::{
     wire::jwk::SigningKey,
 };
 
-use crate::gateway::{
-    Config,
-    config::Onboarded,
-    dead_letters::{Order, run},
-    start,
+use crate::{
+    gateway::{
+        Config,
+        config::Onboarded,
+        dead_letters::{Order, run},
+        start,
+    },
+    shop::operator_profile,
 };
 
 async fn said(config: &Config, order: Order) -> Result<String, String> {
@@ -59,25 +62,8 @@ async fn bury(config: &Config, receiver: &str, ids: &[&str]) {
 async fn dead_letters_are_listed_sent_again_and_thrown_away() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
-    let profile = json!({
-        "ucp": {
-            "version": "2026-08-25",
-            "services": {},
-            "payment_handlers": {},
-            "capabilities": {
-                "dev.rctp.operator": [{"version": "2026-11-draft5", "config": {
-                    "legal_entity": "Receivers AG",
-                    "jurisdiction": "CH",
-                    "incident_contact": "security@receivers.example",
-                    "incident_sla_hours": 24,
-                }}],
-                "dev.rctp.deal": [{"version": "2026-11-draft5", "config": {
-                    "webhook_url": format!("{base}/webhooks"),
-                }}],
-            },
-        },
-        "keys": [SigningKey::generate().unwrap().public_jwk()],
-    });
+    let key = SigningKey::generate().unwrap();
+    let profile = operator_profile(&key, &format!("{base}/webhooks"));
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
     let receive = move |Json(event): Json<Value>| async move {
         arrived.send(event).unwrap();

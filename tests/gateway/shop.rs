@@ -88,6 +88,29 @@ pub fn offer_body(listing_id: &str, amount: u64) -> Value {
     })
 }
 
+/// The profile of an operator that the test hosts, with this key, and with this `webhook_url`.
+pub fn operator_profile(key: &SigningKey, webhook_url: &str) -> Value {
+    json!({
+        "ucp": {
+            "version": "2026-08-25",
+            "services": {},
+            "payment_handlers": {},
+            "capabilities": {
+                "dev.rctp.operator": [{"version": "2026-11-draft5", "config": {
+                    "legal_entity": "Receivers AG",
+                    "jurisdiction": "CH",
+                    "incident_contact": "security@receivers.example",
+                    "incident_sla_hours": 24,
+                }}],
+                "dev.rctp.deal": [{"version": "2026-11-draft5", "config": {
+                    "webhook_url": webhook_url,
+                }}],
+            },
+        },
+        "keys": [key.public_jwk()],
+    })
+}
+
 pub fn sign(agent: &DevAgent, request: &mut Request<Bytes>) {
     let signer = Signer::new(&agent.profile, agent.key.clone()).unwrap();
     signer.sign(request).unwrap();

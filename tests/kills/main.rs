@@ -49,7 +49,7 @@ use tower_rctp::{
 };
 
 use gateway::{Cli, DevWorld};
-use shop::{Answer, FLOOR, offer_body};
+use shop::{Answer, FLOOR, offer_body, operator_profile};
 
 /// How often the gateway is killed, unless `KILLS` says.
 const KILLS: usize = 3;
@@ -513,27 +513,10 @@ impl Buyer {
         let base = format!("http://{}", listener.local_addr().unwrap());
         let key = SigningKey::generate().unwrap();
         let profile = format!("{base}/.well-known/ucp");
-        let document = json!({
-            "ucp": {
-                "version": "2026-08-25",
-                "services": {},
-                "payment_handlers": {},
-                "capabilities": {
-                    "dev.rctp.operator": [{"version": "2026-11-draft5", "config": {
-                        "legal_entity": "Buyers AG",
-                        "jurisdiction": "CH",
-                        "incident_contact": "security@buyers.example",
-                        "incident_sla_hours": 24,
-                    }}],
-                    "dev.rctp.deal": [{"version": "2026-11-draft5", "config": {
-                        "webhook_url": format!("{base}/webhooks"),
-                    }}],
-                },
-            },
-            "keys": [key.public_jwk()],
-        });
+        let url = format!("{base}/webhooks");
+        let document = operator_profile(&key, &url);
         let receiver = Arc::new(Receiver {
-            url: format!("{base}/webhooks"),
+            url,
             expected: Mutex::default(),
             seen: SeenInMemory::new(1_000_000),
             arrivals: AtomicUsize::new(0),
