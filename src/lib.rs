@@ -67,6 +67,8 @@
 //! | `axum` | | extractors, and [`Rctp`]`::protect` |
 //! | `client` | | the agent's side: `client::Signer` and its layer, the verifiers of checkouts, records and webhooks |
 //! | `agent` | | `client::Agent`, every operation over reqwest; see `docs/client.md` |
+//! | `otel` | | W3C trace context, in and out, for programs that export with `tracing-opentelemetry`; see `docs/operations.md` |
+//! | `otlp` | | `otlp::Otlp`, the export of spans |
 //! | `approvals` | | the seller's pages and passkeys: `service::approvals`, `Rctp::pages`; see `docs/approvals.md` |
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "p256")))]
@@ -75,6 +77,8 @@ compile_error!("tower-rctp needs a crypto provider: enable the feature `aws-lc-r
 #[cfg(feature = "client")]
 pub mod client;
 pub mod layer;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod protocol;
 mod rctp;
 pub mod service;

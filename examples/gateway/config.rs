@@ -161,6 +161,7 @@ pub struct Config {
     pub approvals: Option<HostedPages>,
     pub webhooks: Told,
     pub server: Capacity,
+    pub telemetry: Exported,
     /// From the environment, never from the file.
     #[serde(skip)]
     pub client_secret: Option<Secret>,
@@ -243,6 +244,14 @@ impl Default for Capacity {
     }
 }
 
+/// Where spans go.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exported {
+    /// Empty: where the environment says, or nowhere.
+    pub otlp_endpoint: String,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -264,6 +273,7 @@ impl Default for Config {
             approvals: None,
             webhooks: Told::default(),
             server: Capacity::default(),
+            telemetry: Exported::default(),
             client_secret: None,
         }
     }
@@ -332,6 +342,7 @@ impl Config {
             approvals,
             webhooks,
             server,
+            telemetry,
             client_secret
         )
     }
@@ -453,6 +464,7 @@ impl Config {
                 "is 0; write at least 1",
             ));
         }
+        self.telemetry.check()?;
         if !self.dev && self.operators.is_empty() {
             return Err(Error::setting(
                 "operators",
@@ -513,6 +525,27 @@ impl Config {
             )),
             secret => Ok(Secret::new(secret)),
         }
+    }
+}
+
+impl Exported {
+    fn check(&self) -> Result<(), Error> {
+        const NAME: &str = "telemetry.otlp_endpoint";
+        let text = &self.otlp_endpoint;
+        let http = |url: url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        if text.is_empty() {
+            return Ok(());
+        }
+        if !url::Url::parse(text).is_ok_and(http) {
+            let write = "is no http or https URL; write that of the collector, such as http://127.0.0.1:4318";
+            return Err(Error::setting(NAME, write));
+        }
+        if !cfg!(feature = "otlp") {
+            let write =
+                "this program exports no spans; build it with --features otlp, or leave this out";
+            return Err(Error::setting(NAME, write));
+        }
+        Ok(())
     }
 }
 

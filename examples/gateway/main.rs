@@ -66,7 +66,8 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
     if let Some(order) = cli.order() {
         return dead_letters::run(&config, &order, &mut io::stdout()).await;
     }
-    telemetry::init(&cli.log, cli.log_format)?;
+    let endpoint = &config.telemetry.otlp_endpoint;
+    let telemetry = telemetry::init(&cli.log, cli.log_format, endpoint)?;
     let stop = serve::stop_signal()?;
     // Without a file there is nothing to read again, and a terminal that is closed ends the program.
     let mut hangups = serve::hangups(cli.config.is_some())?;
@@ -87,6 +88,7 @@ pub async fn run(cli: Cli) -> Result<(), Error> {
     }
     tracing::info!("stopping: requests in progress are completed, no new ones are taken");
     running.stop().await;
+    telemetry.end().await;
     tracing::info!("stopped");
     Ok(())
 }

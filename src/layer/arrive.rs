@@ -263,7 +263,7 @@ impl Step for Arrive {
 
     fn span(&self, request: &Request<Body>) -> Span {
         let path = uri_as_sent(request).path();
-        trace::request(request.method(), path, || match self.find(request) {
+        trace::request(request, path, || match self.find(request) {
             Found::Row(op, _) => Some(op),
             Found::Unknown | Found::Misplaced | Found::Elsewhere => None,
         })

@@ -26,7 +26,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, header};
 use tokio::sync::watch;
-use tracing::{Instrument, Span, field};
+use tracing::{Span, field};
 
 use super::{
     approve::Approved,
@@ -36,6 +36,7 @@ use super::{
     context::Clock,
     part::put_together_wrongly,
     step::{Next, Step},
+    trace,
 };
 use crate::{
     protocol::{
@@ -372,7 +373,7 @@ impl Idempotency {
             let settled = self.0.settle(&held, response, ClaimStep::Complete).await;
             Ok(settled.unwrap_or_else(|_| refuse(&unstored())))
         };
-        let task = tokio::spawn(task.in_current_span());
+        let task = tokio::spawn(trace::detached(task));
         match task.await {
             Ok(response) => response,
             Err(error) => {

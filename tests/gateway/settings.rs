@@ -116,6 +116,7 @@ fn every_wrong_setting_is_named_with_what_to_write() {
         ("[limits]\napproval_minutes = 15".into(), &["limits", "approval_minutes", "approval_seconds"]),
         ("dev = true\n[server]\nconcurrent_requests = 0".into(), &["server.concurrent_requests", "at least 1"]),
         ("[server]\nrequests_per_second = -1".into(), &["server.requests_per_second", "line 2"]),
+        ("dev = true\n[telemetry]\notlp_endpoint = 'collector:4318'".into(), &["telemetry.otlp_endpoint", "http://127.0.0.1:4318"]),
         (no_key, &["signing_key", "PEM"]),
         ("dev = true\nformer_keys = ['/no/such/key']".into(), &["former_keys", "/no/such/key"]),
         (format!("dev = true\nformer_keys = [{:?}]", file("e", "PEM")), &["former_keys", "not JSON", "/.well-known/ucp"]),

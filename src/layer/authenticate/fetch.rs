@@ -115,6 +115,7 @@ mod https {
     };
 
     use super::*;
+    use crate::layer::trace;
 
     /// The largest profile that is read: UCP asks for at least 128 KiB.
     const MAX_BODY: usize = 256 * 1024;
@@ -159,7 +160,8 @@ mod https {
                 .get(url)
                 .timeout(self.timeout)
                 .header(header::ACCEPT, "application/json");
-            let mut response = request.send().await.map_err(failed)?;
+            let response = trace::send("fetch_profile", request).await;
+            let mut response = response.map_err(failed)?;
             let connected = response.remote_addr().map(|a| a.ip());
             if !connected.is_some_and(|ip| may_connect(ip, self.dev)) {
                 return Err(special_use());
@@ -219,8 +221,7 @@ mod https {
                 check_literal(&url, self.dev)?;
                 let request = self.client.post(url).headers(parts.headers).body(body);
                 // A URL may hold what is for its owner alone.
-                let answer = request
-                    .send()
+                let answer = trace::send("send_webhook", request)
                     .await
                     .map_err(|e| FetchError(describe(&e.without_url())))?;
                 Ok(answer.status())

@@ -5,10 +5,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
-use tracing::Instrument;
-
 use super::fetch::Fetch;
 use crate::{
+    layer::trace,
     protocol::{
         caller::Role,
         profile::{Duties, Profile, ProfileError},
@@ -294,7 +293,7 @@ impl Profiles {
             let _flight = flight;
             slot.keep(source.fetch(&url, now).await, now)
         };
-        let fetched = tokio::spawn(fetched.in_current_span());
+        let fetched = tokio::spawn(trace::detached(fetched));
         fetched.await.unwrap_or_else(|error| {
             tracing::error!(%error, "a profile could not be fetched");
             Err(ProfileError::Unreachable("the fetch ended early".into()))

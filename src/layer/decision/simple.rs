@@ -12,7 +12,7 @@
 //! with them, so that `create_deal` and `post_deal_event` are the market's, or commit a unit themselves.
 
 use http::{Request, Response};
-use tracing::{Instrument, Span};
+use tracing::Span;
 
 use super::{Decided, collected, effect::of_listing};
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
         idempotency::{Executing, Settled, key_taken, unfinished, unstored},
         record::Recorded,
         step::{Next, Step},
+        trace,
     },
     protocol::{
         decision::{Decision, HEADER},
@@ -86,7 +87,7 @@ impl Step for Simple {
             let response = next.run(request).await?;
             Ok(finish(&decided, response).await)
         };
-        let task = tokio::spawn(task.in_current_span());
+        let task = tokio::spawn(trace::detached(task));
         match task.await {
             Ok(response) => response,
             Err(error) => {

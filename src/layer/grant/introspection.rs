@@ -96,6 +96,7 @@ mod http {
     use url::form_urlencoded::{Serializer, byte_serialize};
 
     use super::*;
+    use crate::layer::trace;
 
     const MAX_BODY: usize = 64 * 1024;
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -151,16 +152,15 @@ mod http {
                 .append_pair("token", token)
                 .append_pair("token_type_hint", "access_token")
                 .finish();
-            let mut response = self
+            let request = self
                 .client
                 .post(&self.endpoint)
                 .header(header::AUTHORIZATION, self.authorization.clone())
                 .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
                 .header(header::ACCEPT, "application/json")
-                .body(form)
-                .send()
-                .await
-                .map_err(failed)?;
+                .body(form);
+            let response = trace::send("introspect", request).await;
+            let mut response = response.map_err(failed)?;
             if response.status() != reqwest::StatusCode::OK {
                 return Err(IntrospectError(format!(
                     "the endpoint answered {}; with 401 or 403, check the gateway's client id and secret",
