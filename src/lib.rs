@@ -86,3 +86,8 @@ pub mod store;
 pub mod wire;
 
 pub use rctp::{BuildError, GrantLayer, LifecycleError, Rctp, RctpBuilder, RctpLayer};
+
+/// The program in it compiles.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../docs/operations.md")]
+struct Operations;
