@@ -23,7 +23,14 @@ use tower::{Layer, ServiceExt};
 use tower_rctp::{
     Rctp,
     client::Signer,
-    layer::{authenticate::operators::Operators, body::Body, grant::introspection::Introspection},
+    layer::{
+        authenticate::{
+            fetch::{HttpsPost, Post},
+            operators::Operators,
+        },
+        body::Body,
+        grant::introspection::Introspection,
+    },
     otlp::Otlp,
     protocol::{policy::Tier, time::Timestamp},
     store::MemoryStore,
@@ -118,10 +125,14 @@ impl Others {
         spans
     }
 
-    fn traceparent_at(&self, path: &str) -> String {
+    fn header_at(&self, path: &str, name: &str) -> String {
         let asked = self.asked.lock().unwrap();
         let (_, headers) = asked.iter().find(|(asked, _)| asked == path).unwrap();
-        headers["traceparent"].to_str().unwrap().to_owned()
+        headers[name].to_str().unwrap().to_owned()
+    }
+
+    fn traceparent_at(&self, path: &str) -> String {
+        self.header_at(path, "traceparent")
     }
 
     fn tell(&self, text: &str) -> bool {
@@ -149,11 +160,13 @@ async fn others(profile: Value, introspection: Value) -> (SocketAddr, Others) {
         .route("/v1/traces", routing::post(collect))
         .route("/profile", asked("/profile", profile))
         .route("/introspect", asked("/introspect", introspection))
+        .route("/hook", asked("/hook", Value::Null))
         .with_state(others.clone());
     (loopback::serve(router).await, others)
 }
 
 struct Scene {
+    address: String,
     others: Others,
     otlp: Otlp,
     signer: Signer,
@@ -187,6 +200,7 @@ impl Scene {
         let service = rctp.layer().layer(rctp.market());
         Self {
             _listening: tracing::subscriber::set_default(subscriber),
+            address: format!("http://{address}"),
             others,
             otlp,
             signer: Signer::new(&agent, key)
@@ -258,6 +272,10 @@ async fn a_request_joins_its_callers_trace_and_takes_along_what_it_asks_of_other
         let sent = scene.others.traceparent_at(path);
         assert_eq!(sent, format!("00-{TRACE}-{}-01", call.id), "{path}");
     }
+    assert_eq!(
+        scene.others.header_at("/introspect", "tracestate"),
+        "vendor=canary"
+    );
     for text in [
         "a marketplace",
         "rctp.operation",
@@ -320,6 +338,22 @@ async fn within_a_trace_of_the_programs_own_the_request_is_part_of_that() {
         (&program.id, &program.trace)
     );
     assert_ne!(request.trace, TRACE);
+}
+
+/// Each try begins a trace: the change that it tells of is long past.
+#[tokio::test]
+async fn a_webhook_carries_the_context_of_its_try() {
+    let scene = Scene::open(ours()).await;
+    let hook = format!("{}/hook?owner=canary", scene.address);
+    let request = Request::post(hook).body(Bytes::from_static(b"{}")).unwrap();
+    let post = HttpsPost::new(true).unwrap();
+    assert_eq!(post.post(request).await.unwrap(), 200);
+    let spans = scene.spans().await;
+    let call = named(&spans, "send_webhook");
+    assert_eq!(call.parent, "");
+    let sent = scene.others.traceparent_at("/hook");
+    assert_eq!(sent, format!("00-{}-{}-01", call.trace, call.id));
+    assert!(!scene.others.tell("owner=canary"));
 }
 
 /// Where steps are not exported, what is sent names the request's span.
