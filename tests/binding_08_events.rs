@@ -41,6 +41,7 @@ use tower_rctp::{
 
 on_every_store!(
     the_money_goes_to_the_seller_on_each_release_condition,
+    whoever_holds_the_funds_moves_them_and_nobody_else,
     the_money_goes_back_when_the_goods_are_not_as_described,
     the_money_goes_back_when_nothing_came,
     each_event_has_its_writers,
@@ -89,6 +90,7 @@ mod rules {
             buyer: false,
             seller: false,
             roles,
+            operator: "https://one.example/",
         }
     }
 
@@ -457,6 +459,8 @@ mod rules {
         writer: Option<(bool, bool, Vec<Role>)>,
         id: u8,
         later: i64,
+        /// Whether the writer is of the second operator.
+        second: bool,
     }
 
     const ROLES: [Role; 4] = [
@@ -478,16 +482,20 @@ mod rules {
             writer,
             any::<u8>(),
             later,
+            proptest::bool::weighted(0.1),
         );
         vec(
-            attempt.prop_map(|(event, reason, observation, writer, id, later)| Attempt {
-                event,
-                reason,
-                observation,
-                writer,
-                id,
-                later,
-            }),
+            attempt.prop_map(
+                |(event, reason, observation, writer, id, later, second)| Attempt {
+                    event,
+                    reason,
+                    observation,
+                    writer,
+                    id,
+                    later,
+                    second,
+                },
+            ),
             0..60,
         )
     }
@@ -528,6 +536,7 @@ mod rules {
         reason: RejectReason,
         counts: bool,
         at: i64,
+        by: String,
     }
 
     #[derive(Debug, PartialEq, Eq)]
@@ -545,10 +554,19 @@ mod rules {
         writer: Writer<'_>,
         now: i64,
     ) -> Expected {
+        let find = |name: &str| {
+            history
+                .iter()
+                .find(|r| r.counts && r.event.as_str() == name)
+        };
         let has = |role| writer.roles.contains(&role);
         let first_hand = attempt.observation == FirstHand;
         let theirs = match attempt.event.as_str() {
-            "funds_held" | "released" | "refund" => has(Role::FundsHolder),
+            "funds_held" => has(Role::FundsHolder),
+            "released" | "refund" => {
+                let anothers = find("funds_held").is_some_and(|r| r.by != writer.operator);
+                has(Role::FundsHolder) && !anothers
+            }
             "accepted" | "rejected" => writer.buyer,
             "shipped" | "delivered" | "returned_to_sender" => {
                 (first_hand && has(Role::Carrier)) || (!first_hand && has(Role::Marketplace))
@@ -559,11 +577,6 @@ mod rules {
         if !theirs {
             return Expected::WrongWriter;
         }
-        let find = |name: &str| {
-            history
-                .iter()
-                .find(|r| r.counts && r.event.as_str() == name)
-        };
         let is = |name| find(name).is_some();
         let rejected_as = |reason| find("rejected").is_some_and(|r| r.reason == reason);
         let open = !is("released") && !is("refund") && !is(attempt.event.as_str());
@@ -624,10 +637,11 @@ mod rules {
                     city: None,
                 };
                 let writer = match &attempt.writer {
-                    Some((buyer, seller, roles)) => Writer { buyer: *buyer, seller: *seller, roles },
+                    Some((buyer, seller, roles)) => Writer { buyer: *buyer, seller: *seller, roles, ..HOLDER },
                     None if attempt.observation == Relayed && writers(&attempt.event) == [CARRIER] => MARKETPLACE,
                     None => writers(&attempt.event)[0],
                 };
+                let writer = Writer { operator: ["https://one.example/", "https://two.example/"][usize::from(attempt.second)], ..writer };
                 let expected = table(&history, &rules, &attempt, writer, now);
                 let found = record(&progress, &rules, &event, writer, Timestamp::from_secs(now));
                 let told = match &found {
@@ -647,6 +661,7 @@ mod rules {
                         event: attempt.event,
                         reason: attempt.reason,
                         at: now,
+                        by: writer.operator.to_owned(),
                     });
                 }
             }
@@ -678,6 +693,8 @@ mod rules {
 struct World {
     market: Market,
     holder: Agent,
+    /// Of another operator.
+    second_holder: Agent,
     carrier: Agent,
     relay: Agent,
     custodian: Agent,
@@ -697,6 +714,7 @@ impl World {
         let url = |name: &str| format!("https://{name}.example/.well-known/ucp");
         let roles = [
             ("holder", Role::FundsHolder),
+            ("second-holder", Role::FundsHolder),
             ("carrier", Role::Carrier),
             ("relay", Role::Marketplace),
             ("custodian", Role::Custodian),
@@ -718,10 +736,11 @@ impl World {
                 profile: url(name),
             }
         };
-        let [holder, carrier, relay, custodian] = roles.map(|(name, _)| agent(name));
+        let [holder, second_holder, carrier, relay, custodian] = roles.map(|(name, _)| agent(name));
         Self {
             market,
             holder,
+            second_holder,
             carrier,
             relay,
             custodian,
@@ -854,6 +873,38 @@ impl World {
         let keys = json!([self.market.gateway_key.public_jwk()]);
         Keys::parse(&keys, default_provider()).unwrap()
     }
+}
+
+/// Of two holders of funds, the one that has the money (I64).
+async fn whoever_holds_the_funds_moves_them_and_nobody_else(backing: Backing) {
+    let world = World::on(backing).await;
+    let deal = world.deal().await;
+    world
+        .happens(&world.holder, &world.payload(&deal, "funds_held"))
+        .await;
+    world
+        .happens(&world.market.buyer, &world.payload(&deal, "accepted"))
+        .await;
+    let released = world.payload(&deal, "released");
+    let other = world.post(&world.second_holder, &released).await;
+    assert_eq!((other.status, other.error()), (403, "action_forbidden"));
+    assert_eq!(world.view(&deal).await["status"], "held");
+    world.happens(&world.holder, &released).await;
+
+    let deal = world.deal().await;
+    world
+        .happens(&world.second_holder, &world.payload(&deal, "funds_held"))
+        .await;
+    let rejected = world.rejection(&deal, "not_as_described");
+    world.happens(&world.market.buyer, &rejected).await;
+    world
+        .happens(&world.carrier, &world.payload(&deal, "return"))
+        .await;
+    let refund = world.payload(&deal, "refund");
+    let other = world.post(&world.holder, &refund).await;
+    assert_eq!((other.status, other.error()), (403, "action_forbidden"));
+    world.happens(&world.second_holder, &refund).await;
+    assert_eq!(world.view(&deal).await["status"], "refunded");
 }
 
 fn event_jws(agent: &Agent, payload: &Value) -> String {
@@ -1371,6 +1422,10 @@ async fn an_event_that_is_not_signed_by_the_requests_own_key_is_refused() {
             with_head(json!({"alg": "ES256", "typ": EVENT_TYP, "kid": kid, "crit": ["x"]})),
         ),
         (
+            "another member",
+            with_head(json!({"alg": "ES256", "typ": EVENT_TYP, "kid": kid, "note": "Jane Doe"})),
+        ),
+        (
             "another payload",
             format!(
                 "{head}.{}.{signature}",
@@ -1479,6 +1534,9 @@ async fn an_event_has_no_place_for_people() {
     let hash = |n: usize| format!("sha-256:{n:064x}");
     let wrong = [
         with("name", json!("Jane Doe")),
+        with("event", json!("dev.rctp:released")),
+        with("event", json!("dev.rctp.deal:released")),
+        with("event", json!("dev.ucp.shopping:refund")),
         with("address", json!("Bahnhofstrasse 1")),
         with("phone", json!("+41791234567")),
         with("note", json!("left with the neighbour")),

@@ -740,7 +740,8 @@ fn deal_terms(
         Requested::Checkout(checkout) => redeemable(checkout, caller, facts, now),
         Requested::ForgedEvent => Err(Refusal::forbid(
             Reason::SignatureInvalid,
-            "an event is a JWS of typ rctp-deal-event+jwt, signed by the key that signs the request",
+            "an event is a JWS of typ rctp-deal-event+jwt with alg, typ and kid in its header, signed by the key that signs the \
+             request",
         )),
         Requested::Event(signed) => {
             let deal = facts.deal.as_ref().ok_or_else(Refusal::not_found)?;
@@ -756,6 +757,7 @@ pub(crate) fn writer<'c>(caller: &'c Caller, grant: Option<&Grant>, deal: &Deal)
         buyer: caller.key.as_ref() == Some(&deal.buyer_jkt),
         seller: grant.is_some_and(|g| g.sub == deal.seller),
         roles: &caller.roles,
+        operator: &caller.operator,
     }
 }
 

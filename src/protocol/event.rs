@@ -5,6 +5,7 @@
 //!
 //! - nothing is released or refunded before the funds are held;
 //! - the funds are released or refunded, never both, and once;
+//! - whoever held them releases or refunds them, and nobody else;
 //! - after a rejection that counts, nothing is released: the goods come back, or did not arrive in time, and the money
 //!   goes back.
 //!
@@ -28,12 +29,15 @@ use super::{
 pub const EVENT_TYP: &str = "rctp-deal-event+jwt";
 
 /// How many events a deal records that change nothing: extensions, and those without the required observation. Without a
-/// bound a single party could grow the deal for ever; those that count are nine at most.
+/// bound a single party could grow the deal for ever; those that count are nine at most. (The deal's chain has no bound:
+/// 8.2 wants every refusal in it.)
 pub const MAX_INFORMATIVE: usize = 100;
 
 /// How far `occurred_at` may be ahead of the gateway's clock, in seconds, as for a signature's `created`.
 const AHEAD: i64 = 60;
 const DAY: i64 = 86_400;
+/// Where RCTP and UCP name their own (binding 10); an extension there would be taken for theirs.
+const RESERVED: [&str; 2] = ["dev.rctp", "dev.ucp"];
 
 /// What happened (binding 8.1, 10a).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -182,6 +186,13 @@ impl DealEvent {
         schema::validate("deal-event", &value).map_err(|e| e.to_string())?;
         let event = Self::deserialize(&value)
             .map_err(|_| "it does not have the form of an event".to_owned())?;
+        if let EventName::Extension(name) = &event.event
+            && RESERVED.iter().any(|domain| is_within(name, domain))
+        {
+            return Err(format!(
+                "/event: `{name}` is no event of the binding, and extensions are named under a domain of their own"
+            ));
+        }
         // The schema's pattern, which every JSON Schema library must read, keeps out the digits of ASCII only.
         match &event.city {
             Some(city) if city.chars().any(char::is_numeric) => {
@@ -190,6 +201,12 @@ impl DealEvent {
             _ => Ok(event),
         }
     }
+}
+
+/// Whether the name is the domain's or a subdomain's, in reverse notation.
+fn is_within(name: &str, domain: &str) -> bool {
+    let rest = name.strip_prefix(domain);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', ':']))
 }
 
 /// An event whose JWS carries the signature of the request's own key.
@@ -210,6 +227,8 @@ pub struct Writer<'a> {
     pub seller: bool,
     /// What the marketplace has configured its operator as.
     pub roles: &'a [Role],
+    /// The operator, by its profile URL.
+    pub operator: &'a str,
 }
 
 impl Writer<'_> {
@@ -325,6 +344,9 @@ pub enum Funds {
 pub struct Progress {
     /// The ids of all recorded events.
     event_ids: Vec<String>,
+    /// The operator that holds the funds: the one that said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
     at: At,
 }
 
@@ -517,6 +539,19 @@ pub fn record(
         ));
     }
     writer.may_write(event)?;
+    // Of several that a marketplace has, the one that has the money.
+    let moves = matches!(event.event, EventName::Released | EventName::Refund);
+    if moves
+        && progress
+            .holder
+            .as_ref()
+            .is_some_and(|holder| holder != writer.operator)
+    {
+        return Err(Refusal::forbid(
+            Reason::ActionForbidden,
+            "this event is to be written by the operator that holds the funds of this deal",
+        ));
+    }
     let unmet = |message| Refusal::forbid(Reason::ReleaseConditionUnmet, message);
     if progress.event_ids.contains(&event.event_id) {
         return Err(unmet("an event of this event_id was recorded already"));
@@ -525,6 +560,9 @@ pub fn record(
     let mut after = progress.clone();
     if rules.count(event) {
         after.at.set(event, now);
+        if event.event == EventName::FundsHeld {
+            after.holder = Some(writer.operator.to_owned());
+        }
     } else if progress.informative() >= MAX_INFORMATIVE {
         return Err(unmet(
             "this deal keeps no more events that change nothing; those that count are still taken",

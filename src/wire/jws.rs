@@ -18,6 +18,8 @@
 //! What never verifies: another algorithm than ES256 (`none` included), another `typ` than the one asked
 //! for, a `kid` that is not the key's, critical extensions, and base64url with padding or stray bits.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 
@@ -67,6 +69,15 @@ pub struct Compact<'a> {
 }
 
 impl<'a> Compact<'a> {
+    /// Whether the header has no other members than these. Others are to be ignored (RFC 7515 §4), unless the token is kept
+    /// where nothing may be said in passing.
+    pub fn has_only(&self, members: &[&str]) -> bool {
+        let header = decode(&self.token[..self.header_length]).unwrap_or_default();
+        let header: BTreeMap<String, IgnoredAny> =
+            serde_json::from_slice(&header).unwrap_or_default();
+        header.keys().all(|member| members.contains(&&**member))
+    }
+
     /// Takes a token apart and checks its form.
     ///
     /// # Errors
