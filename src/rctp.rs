@@ -1053,7 +1053,7 @@ impl RctpBuilder {
             Sealer::from_signing_key(&key, PARKED_TOKENS)
                 .map_err(|e| BuildError(format!("signing_key: it cannot keep parked tokens: {e}")))
         };
-        let outbox = Outbox::new(self.webhooks.then(|| self.ids.clone()));
+        let outbox = Outbox::new(self.webhooks.then(|| self.ids.clone()), operators.clone());
         let approve = Approve::new(approve::Config {
             approver: approver.clone(),
             store: store.clone(),

@@ -8,11 +8,12 @@ mod loopback;
 mod market;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{Router, extract::State, response::IntoResponse, routing::any};
@@ -23,9 +24,11 @@ use common::{
 };
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request::Parts};
 use market::{
-    Backing, Gate, Market, SELLERS, around, fits, fresh_key, on_every_store, operators, signed,
+    Backing, Gate, Market, OTHERS, SELLERS, around, fits, fresh_key, on_every_store, operators,
+    signed,
 };
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 use tower_rctp::{
     Rctp,
     client::{Expected, Full, Seen, SeenInMemory, Signer, WebhookError, verify_webhook},
@@ -72,6 +75,8 @@ on_every_store!(
     what_does_not_arrive_is_tried_again_and_then_a_dead_letter,
     a_dead_letter_is_sent_again_on_an_operators_word,
     an_earlier_event_holds_the_later_ones_back,
+    what_a_receiver_does_not_want_costs_it_nothing_else,
+    what_was_held_back_to_the_end_is_tried_once,
     one_thing_does_not_hold_another_back,
     one_failing_receiver_does_not_hold_another_back,
     a_receiver_that_fails_is_found_out_by_one_event,
@@ -467,10 +472,130 @@ async fn an_earlier_event_holds_the_later_ones_back(backing: Backing) {
     assert_eq!(site.waiting().await, 0);
 }
 
+/// A stranger's event that a receiver answers with 400 must not keep the next ones from it; those are in order again.
+async fn what_a_receiver_does_not_want_costs_it_nothing_else(backing: Backing) {
+    let site = Site::on(backing, Tier::Auto).await;
+    site.buyers.refuse("countered", 400);
+    let offer = site.offer(50_000, None).await;
+    let path = format!("/offers/{offer}/counter");
+    site.market.seller_post(&path, &counter(55_000)).await;
+    for tries in 1..=3 {
+        assert!(
+            site.buyers
+                .bodies()
+                .iter()
+                .all(|body| body.contains("countered"))
+        );
+        site.deliver().await;
+        assert!(site.buyers.got().len() >= tries);
+        site.clock().advance(9);
+    }
+    site.deliver().await;
+    let bodies = site.buyers.bodies();
+    let arrived = bodies
+        .iter()
+        .filter(|body| !body.contains("countered"))
+        .count();
+    assert_eq!(arrived, 1, "{bodies:?}");
+    // What it does not want is tried on: it may be mended.
+    assert_eq!(site.waiting().await, 1);
+    site.buyers.refuse("nothing", 400);
+    site.clock().advance(60);
+    site.deliver().await;
+    assert_eq!(site.waiting().await, 0);
+}
+
+async fn what_was_held_back_to_the_end_is_tried_once(backing: Backing) {
+    let site = Site::on(backing, Tier::Auto).await;
+    site.buyers.answer(503);
+    let offer = site.offer(50_000, None).await;
+    let path = format!("/offers/{offer}/counter");
+    site.market.seller_post(&path, &counter(55_000)).await;
+    for _ in 0..WINDOW {
+        site.clock().advance(1);
+        site.deliver().await;
+    }
+    let open = |bodies: Vec<String>| bodies.iter().filter(|b| !b.contains("countered")).count();
+    assert_eq!(open(site.buyers.bodies()), 0, "it waits for the first one");
+    site.clock().advance(1);
+    site.buyers.answer(200);
+    site.deliver().await;
+    assert_eq!(open(site.buyers.bodies()), 1);
+    assert_eq!((site.waiting().await, site.count(Delivery::Dead)), (0, 1));
+}
+
+/// Receivers that never answer have half of the places, and those that do answer the rest.
+#[tokio::test]
+async fn receivers_that_do_not_answer_leave_room_for_those_that_do() {
+    let site = Site::on(Backing::memory().await, Tier::Auto).await;
+    site.publish_by("lst_other", OTHERS).await;
+    for (name, url) in [
+        ("seller", "http://127.0.0.1:1/a"),
+        ("other", "http://127.0.0.1:1/b"),
+    ] {
+        site.wants(name, Some(url));
+    }
+    let (tried, mut tries) = mpsc::unbounded_channel();
+    let hangs = Webhooks::default()
+        .concurrency(2)
+        .post_with(FailsThenHangs {
+            hosts: [site.buyers.url.clone()].into(),
+            tried,
+            failed: Mutex::default(),
+        });
+    let deliverer = site.rctp().webhooks(hangs).unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(deliverer.run(async { drop(stopped.await) }));
+    let offer = site.offer(50_000, None).await;
+    let body = json!({"listing_id": "lst_other", "deal_terms": deal_terms(50_000)});
+    assert_eq!(site.market.buyer_post("/offers", &body).await.status, 201);
+    let mut failed = [tries.recv().await.unwrap(), tries.recv().await.unwrap()];
+    failed.sort();
+    assert_eq!(failed, ["/a", "/b"]);
+    // From here on they hang, both of them.
+    site.clock().advance(5);
+    let decline = format!("/offers/{offer}/decline");
+    assert_eq!(
+        site.market.seller_post(&decline, &json!({})).await.status,
+        200
+    );
+    let told = async { while tries.recv().await.unwrap() != "/hook" {} };
+    let told = tokio::time::timeout(Duration::from_secs(20), told).await;
+    assert_eq!(
+        told,
+        Ok(()),
+        "the buyer's waits for those that do not answer"
+    );
+    running.abort();
+    drop(stop);
+}
+
+/// Fails the first time, and then never has an answer; but for some.
+struct FailsThenHangs {
+    hosts: HashSet<String>,
+    tried: mpsc::UnboundedSender<String>,
+    failed: Mutex<HashSet<String>>,
+}
+
+impl Post for FailsThenHangs {
+    fn post(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<StatusCode, FetchError>> {
+        let uri = request.uri().to_string();
+        self.tried.send(request.uri().path().to_owned()).unwrap();
+        let first = self.failed.lock().unwrap().insert(uri.clone());
+        Box::pin(async move {
+            match (self.hosts.contains(&uri), first) {
+                (true, _) => Ok(StatusCode::OK),
+                (false, true) => Ok(StatusCode::SERVICE_UNAVAILABLE),
+                (false, false) => std::future::pending().await,
+            }
+        })
+    }
+}
+
 async fn one_thing_does_not_hold_another_back(backing: Backing) {
     let site = Site::on(backing, Tier::Auto).await;
     let poisoned = site.offer(50_000, None).await;
-    site.sellers.refuse(&poisoned);
+    site.sellers.refuse(&poisoned, 500);
     site.deliver().await;
     site.publish("lst_second").await;
     let body = json!({"listing_id": "lst_second", "deal_terms": deal_terms(50_000)});
@@ -1090,6 +1215,7 @@ impl Site {
         let agent = match name {
             "buyer" => &world.buyer,
             "holder" => &self.holder,
+            "other" => &self.market.other,
             _ => &world.seller,
         };
         let mut document = profile(name, &[agent.signer.key().public_jwk()]);
@@ -1102,8 +1228,12 @@ impl Site {
     }
 
     async fn publish(&self, id: &str) {
+        self.publish_by(id, SELLERS).await;
+    }
+
+    async fn publish_by(&self, id: &str, operator: &str) {
         let listing = Listing {
-            operator: Some(SELLERS.into()),
+            operator: Some(operator.into()),
             ..listing(id, SELLER)
         };
         let private = PrivateTerms::new(Some(Floor::new(Money::new(FLOOR, "EUR"))), [7; 16]);
@@ -1203,7 +1333,7 @@ struct Receiver {
     url: String,
     got: Arc<Mutex<Vec<(HeaderMap, String)>>>,
     status: Arc<Mutex<u16>>,
-    refused: Arc<Mutex<Option<String>>>,
+    refused: Arc<Mutex<Option<(String, u16)>>>,
     arrived: Arc<tokio::sync::Semaphore>,
     clock: TestClock,
     keys: Keys,
@@ -1236,9 +1366,9 @@ impl Receiver {
         *self.status.lock().unwrap() = status;
     }
 
-    /// Answers 500 to whatever names this.
-    fn refuse(&self, word: &str) {
-        *self.refused.lock().unwrap() = Some(word.to_owned());
+    /// Answers so to whatever names this.
+    fn refuse(&self, word: &str, status: u16) {
+        *self.refused.lock().unwrap() = Some((word.to_owned(), status));
     }
 
     fn got(&self) -> Vec<(HeaderMap, String)> {
@@ -1316,17 +1446,13 @@ async fn receive(
     assert!(input.starts_with(covered), "{input}");
     receiver.verified.fetch_add(1, Ordering::SeqCst);
     let text = String::from_utf8(body.to_vec()).unwrap();
-    let refused = receiver
-        .refused
-        .lock()
-        .unwrap()
-        .as_ref()
-        .is_some_and(|word| text.contains(word));
+    let refused = receiver.refused.lock().unwrap().clone();
+    let refused = refused.filter(|(word, _)| text.contains(word));
     receiver.got.lock().unwrap().push((parts.headers, text));
     receiver.arrived.add_permits(1);
     let status = match refused {
-        true => 500,
-        false => *receiver.status.lock().unwrap(),
+        Some((_, status)) => status,
+        None => *receiver.status.lock().unwrap(),
     };
     (
         StatusCode::from_u16(status).unwrap(),

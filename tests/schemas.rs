@@ -1519,7 +1519,8 @@ fn deal() -> Deal {
         committed_to_ship_at: None,
         rules: Rules::default(),
         progress: Progress::default(),
-        followers: std::collections::BTreeSet::new(),
+        seller_operator: None,
+        writers: std::collections::BTreeSet::new(),
     }
 }
 

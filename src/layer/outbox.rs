@@ -1,10 +1,11 @@
 //! Events for operators (binding 9), written in the unit that makes the change: both are there, or neither.
 //!
-//! Who is told what is [`tell_of_offer`], of approvals whoever asked, and of deals their followers. Whether a receiver wants webhooks is looked at
+//! Who is told what is [`tell_of_offer`], of approvals whoever asked, and of deals' events whoever may read them. Whether a receiver wants webhooks is looked at
 //! when they are delivered ([`service::webhooks`](crate::service::webhooks)).
 
 use std::{
-    fmt,
+    collections::BTreeSet,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -16,11 +17,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::context::Ids;
+use super::{authenticate::operators::InForce, context::Ids};
 use crate::{
     protocol::{
         approval::{Approval, ApprovalStatus},
         deal::Deal,
+        decision::READ_THE_RECORD,
         event::DealEvent,
         offer::{By, Offer},
         record::Seal,
@@ -40,6 +42,7 @@ pub(crate) const DEAD_LETTERS: &str = "dead_letters";
 #[derive(Clone)]
 pub(crate) struct Outbox {
     ids: Option<Arc<dyn Ids>>,
+    operators: InForce,
     wake: Arc<Notify>,
 }
 
@@ -63,9 +66,10 @@ pub(crate) struct Change<'a> {
 }
 
 impl Outbox {
-    pub(crate) fn new(ids: Option<Arc<dyn Ids>>) -> Self {
+    pub(crate) fn new(ids: Option<Arc<dyn Ids>>, operators: InForce) -> Self {
         Self {
             ids,
+            operators,
             wake: Arc::new(Notify::new()),
         }
     }
@@ -94,7 +98,7 @@ impl Outbox {
             let told: Vec<Told> = match put.key.kind {
                 Kind::Approval => of_approval(&read(put)?, change.now).into_iter().collect(),
                 Kind::Offer => of_offer(&read(put)?, change).into_iter().collect(),
-                Kind::Deal => of_deal(&read(put)?, change),
+                Kind::Deal => self.of_deal(&read(put)?, change),
                 _ => Vec::new(),
             };
             for told in told {
@@ -102,6 +106,35 @@ impl Outbox {
             }
         }
         Ok(events)
+    }
+
+    /// No more than what was recorded, and to those who may read the rest where it is: the parties' operators, and of those
+    /// that have recorded an event themselves the ones whose role lets them read the record still.
+    fn of_deal(&self, deal: &Deal, change: &Change<'_>) -> Vec<Told> {
+        let Some((event, writer)) = change.recorded else {
+            return Vec::new();
+        };
+        let operators = self.operators.get();
+        let reads = |profile: &&String| {
+            let roles = operators
+                .by_profile(profile)
+                .map(|operator| operator.roles());
+            roles.is_some_and(|roles| READ_THE_RECORD.iter().any(|role| roles.contains(role)))
+        };
+        let parties = iter::once(&deal.buyer_operator).chain(&deal.seller_operator);
+        let told: BTreeSet<&String> = parties.chain(deal.writers.iter().filter(reads)).collect();
+        let told = told.into_iter().filter(|operator| *operator != writer);
+        told.map(|operator| Told {
+            receiver: operator.clone(),
+            subject: deal.deal_id.clone(),
+            event: EventType::DealEvent,
+            data: json!({
+                "deal_id": event.deal_id,
+                "event_id": event.event_id,
+                "event": event.event,
+            }),
+        })
+        .collect()
     }
 
     /// Commits a unit, and wakes whoever delivers its events.
@@ -179,26 +212,6 @@ fn of_offer(offer: &Offer, change: &Change<'_>) -> Option<Told> {
         event: EventType::OfferUpdated,
         data: offer_data(offer, to, change.now),
     })
-}
-
-/// No more than what was recorded: whoever is a party reads the rest there.
-fn of_deal(deal: &Deal, change: &Change<'_>) -> Vec<Told> {
-    let Some((event, writer)) = change.recorded else {
-        return Vec::new();
-    };
-    let followers = deal.followers.iter().filter(|operator| *operator != writer);
-    followers
-        .map(|operator| Told {
-            receiver: operator.clone(),
-            subject: deal.deal_id.clone(),
-            event: EventType::DealEvent,
-            data: json!({
-                "deal_id": event.deal_id,
-                "event_id": event.event_id,
-                "event": event.event,
-            }),
-        })
-        .collect()
 }
 
 fn read<T: DeserializeOwned>(put: &Put) -> Result<T, StoreError> {

@@ -76,10 +76,13 @@ pub struct Deal {
     /// What its events have come to.
     #[serde(default)]
     pub progress: Progress,
-    /// The operators that are told of its events (binding 9): the buyer's, that of the agent that made the listing, and each
-    /// that has recorded one, so that the holder of funds learns what they wait for.
-    #[serde(default)]
-    pub followers: BTreeSet<String>,
+    /// The operator of the agent that made the listing, which is told of its events (binding 9).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seller_operator: Option<String>,
+    /// The operators that have recorded an event, which are told of the others: so the holder of funds learns what they wait
+    /// for.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub writers: BTreeSet<String>,
 }
 
 impl Deal {

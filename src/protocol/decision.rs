@@ -365,7 +365,7 @@ fn subject(
             }
             let may = match row.op {
                 Op::GetDeal => false,
-                Op::GetDealEvents => role(&[Role::FundsHolder, Role::Carrier]),
+                Op::GetDealEvents => role(&READ_THE_RECORD),
                 _ => !caller.roles.is_empty(),
             };
             present(may).map(|()| Acting::Other)
@@ -750,6 +750,9 @@ fn deal_terms(
         }
     }
 }
+
+/// The roles that read the record of every deal (binding 8.2, 12).
+pub(crate) const READ_THE_RECORD: [Role; 2] = [Role::FundsHolder, Role::Carrier];
 
 /// In which capacities the caller may write events of the deal (binding 8.1).
 pub(crate) fn writer<'c>(caller: &'c Caller, grant: Option<&Grant>, deal: &Deal) -> Writer<'c> {

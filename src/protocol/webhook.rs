@@ -15,6 +15,10 @@ use super::{
 pub const ACCEPTED: i64 = 300;
 /// How old an event may be when it is sent; the rest is for the way, and for clocks that differ.
 pub const WINDOW: i64 = 280;
+/// How old an event may be when it is sent for the first time: one that was held back by an earlier one until that was dead.
+const LAST: i64 = 295;
+/// After so many refusals by the receiver itself, an event holds later ones back no longer.
+const REFUSALS: u32 = 3;
 /// The longest pause between two tries.
 const LONGEST_PAUSE: i64 = 60;
 
@@ -74,6 +78,9 @@ pub struct Outgoing {
     pub created_at: Timestamp,
     /// How often it was tried.
     pub attempts: u32,
+    /// How often the receiver itself refused it, by a status that says so.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refusals: u32,
     /// Not tried before; while a gateway tries it, when others may take that as lost.
     pub next_at: Timestamp,
     /// The body, byte for byte.
@@ -90,6 +97,7 @@ impl Outgoing {
             event: event.event,
             created_at: event.created_at,
             attempts: 0,
+            refusals: 0,
             next_at: event.created_at,
             body: event.to_body(),
         }
@@ -110,7 +118,18 @@ impl Outgoing {
 
     /// Whether it can still arrive in time.
     pub fn is_timely(&self, now: Timestamp) -> bool {
-        now <= self.created_at.plus(WINDOW)
+        now <= self.created_at.plus(WINDOW) || self.has_one_chance(now)
+    }
+
+    /// Whether it was never tried, and this is the last time that it can be.
+    pub fn has_one_chance(&self, now: Timestamp) -> bool {
+        let late = now > self.created_at.plus(WINDOW) && now <= self.created_at.plus(LAST);
+        late && self.attempts == 0
+    }
+
+    /// Whether later events about the same thing wait for it: not for one that its receiver does not want.
+    pub fn holds_back(&self) -> bool {
+        self.refusals < REFUSALS
     }
 
     /// When to try next, after a try that failed at `now`: pauses double, half of each is by chance (`dice`), and the last
@@ -124,6 +143,11 @@ impl Outgoing {
         let chance = pause * i64::from(dice) / (2 * i64::from(u16::MAX));
         Some(now.plus((pause - chance).max(1)).min(last))
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The side that is told of a change to an offer that `actor` made, or that time made (`None`): the other one, and of what

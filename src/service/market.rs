@@ -4,6 +4,7 @@
 //! record, response and effect land together. What this version does not serve is answered 404.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     future::Future,
     pin::Pin,
@@ -281,7 +282,7 @@ async fn post_deal_event(decided: &Decided, facts: &Facts) -> Answer {
         progress: event::record(&deal.progress, &deal.rules, event, writer, now)?,
         ..deal.clone()
     };
-    recorded.followers.insert(decided.caller().operator.clone());
+    recorded.writers.insert(decided.caller().operator.clone());
     let (id, parent) = (&*recorded.deal_id, Some(&*recorded.listing_id));
     let put = decided.put(Kind::Deal, id, parent, None, &recorded);
     let answer = json!({
@@ -490,11 +491,8 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
         committed_to_ship_at: None,
         rules: acceptance.rules.clone(),
         progress: Progress::default(),
-        followers: [Some(&offer.buyer_operator), listing.operator.as_ref()]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect(),
+        seller_operator: listing.operator.clone(),
+        writers: BTreeSet::new(),
     };
     let redeemed = Offer {
         acceptance: Some(Acceptance {

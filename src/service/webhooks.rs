@@ -6,7 +6,7 @@
 //!   could not be delivered by then is kept as a dead letter, until an operator of the marketplace has it sent again
 //!   ([`Rctp::resend`](crate::Rctp::resend)). Repeats have the same `Webhook-Id`.
 //! - *In order* for each thing that events are about: one that has not arrived holds back the later ones to the same
-//!   receiver.
+//!   receiver; until that has refused it three times by a 4xx, for one that it does not want must not cost it the others.
 //! - *One try at a time* to a receiver that has failed, and up to 8 to one that answers, by each gateway. An event that is
 //!   being tried is leased by its version in the store, so gateways over one store do not try it at once. After failures in a row a receiver is left alone for up to
 //!   half a minute.
@@ -29,7 +29,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use tokio::{sync::Semaphore, task::JoinSet, time};
 use url::Url;
 
@@ -198,6 +198,22 @@ enum Attempt {
     Failed,
 }
 
+/// Why an event did not arrive.
+struct NotSent {
+    why: String,
+    /// Whether the receiver does not want this one, rather than none for now.
+    refused: bool,
+}
+
+impl From<String> for NotSent {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            refused: false,
+        }
+    }
+}
+
 /// What can be tried now.
 #[derive(Default)]
 struct Ready {
@@ -251,9 +267,28 @@ impl Deliverer {
             let looked = began.elapsed();
             let pause = match found {
                 Ok(ready) => {
-                    for (receiver, queue) in ready.by_receiver {
+                    // Receivers that do not answer hold a place for as long as a try may take. So those that did come first,
+                    // and the others have half of the places.
+                    let failing = self.0.failing();
+                    let is_failing = |receiver: &String| failing.contains(receiver);
+                    let mut places = (self.0.settings.concurrency / 2).max(1);
+                    places = places.saturating_sub(busy.values().filter(|r| is_failing(r)).count());
+                    let mut queues: Vec<_> = ready.by_receiver.into_iter().collect();
+                    queues.sort_by_cached_key(|(receiver, queue)| {
+                        (
+                            is_failing(receiver),
+                            queue.first().map(|(event, _)| event.created_at),
+                        )
+                    });
+                    for (receiver, queue) in queues {
                         if tasks.len() >= self.0.settings.concurrency {
                             break;
+                        }
+                        if is_failing(&receiver) {
+                            if places == 0 {
+                                break;
+                            }
+                            places -= 1;
                         }
                         let inner = self.0.clone();
                         let task = tasks.spawn(async move {
@@ -324,15 +359,21 @@ impl Inner {
                     tracing::error!(event_id = doc.key.id, "a stored event is not readable");
                     continue;
                 };
-                if !held.insert((event.receiver.clone(), event.subject.clone())) {
+                let about = (event.receiver.clone(), event.subject.clone());
+                if held.contains(&about) {
                     continue;
+                }
+                if event.holds_back() {
+                    held.insert(about);
                 }
                 let rests = resting.get(&event.receiver).filter(|until| **until > now);
                 match rests {
                     _ if busy.contains(&event.receiver) => {}
                     _ if event.next_at > now => later(event.next_at),
-                    // To be buried, which bothers nobody.
-                    Some(until) if event.is_timely(now) => later(*until),
+                    // What is too late is buried, which bothers nobody, and the last chance is taken.
+                    Some(until) if event.is_timely(now) && !event.has_one_chance(now) => {
+                        later(*until);
+                    }
                     _ => {
                         let queue = ready.by_receiver.entry(event.receiver.clone());
                         let queue = queue.or_default();
@@ -410,9 +451,9 @@ impl Inner {
         }
         let sent = match url {
             Ok(url) => self.send(&leased, &url).await,
-            Err(why) => Err(why),
+            Err(why) => Err(why.into()),
         };
-        let Err(why) = sent else {
+        let Err(NotSent { why, refused }) = sent else {
             tracing::debug!(
                 event_id = leased.event_id,
                 receiver = leased.receiver,
@@ -435,7 +476,11 @@ impl Inner {
         self.rest(&leased.receiver, Some(now));
         match leased.next_try(now, self.dice()) {
             Some(next_at) => {
-                let waiting = Outgoing { next_at, ..leased };
+                let waiting = Outgoing {
+                    next_at,
+                    refusals: leased.refusals.saturating_add(refused.into()),
+                    ..leased
+                };
                 self.write(&waiting, version + 1).await?;
             }
             None => self.bury(leased, version + 1).await?,
@@ -443,17 +488,25 @@ impl Inner {
         Ok(Attempt::Failed)
     }
 
-    async fn send(&self, event: &Outgoing, url: &str) -> Result<(), String> {
+    async fn send(&self, event: &Outgoing, url: &str) -> Result<(), NotSent> {
         let url = allowed_url(url, self.dev)?;
         let request = self.signed(event, &url)?;
         let answer = time::timeout(self.settings.timeout, self.post.post(request)).await;
         let status = answer
             .map_err(|_| "it did not answer in time".to_owned())?
             .map_err(|error| error.to_string())?;
-        match status.is_success() {
-            true => Ok(()),
-            false => Err(format!("it answered {}", status.as_u16())),
+        if status.is_success() {
+            return Ok(());
         }
+        let later = [
+            StatusCode::REQUEST_TIMEOUT,
+            StatusCode::TOO_EARLY,
+            StatusCode::TOO_MANY_REQUESTS,
+        ];
+        Err(NotSent {
+            why: format!("it answered {}", status.as_u16()),
+            refused: status.is_client_error() && !later.contains(&status),
+        })
     }
 
     fn signed(&self, event: &Outgoing, url: &Url) -> Result<Request<Bytes>, String> {
@@ -535,6 +588,12 @@ impl Inner {
         let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         let until = |(name, (_, until)): (&String, &(u32, Timestamp))| (name.clone(), *until);
         resting.iter().map(until).collect()
+    }
+
+    /// The receivers whose last try failed.
+    fn failing(&self) -> HashSet<String> {
+        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.keys().cloned().collect()
     }
 
     /// The receiver failed at `failed`, or did not.

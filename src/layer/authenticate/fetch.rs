@@ -36,9 +36,11 @@ pub trait Post: Send + Sync + 'static {
     fn post(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<StatusCode, FetchError>>;
 }
 
-/// A profile URL that may be fetched: https, or http to loopback in dev mode; no user, no fragment.
+/// A URL that may be called: https, or http to loopback in dev mode; no user, no fragment. What is refused is named by its
+/// origin: the rest of it may be a secret.
 pub(crate) fn allowed_url(text: &str, dev: bool) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|e| format!("`{text}` is not a URL: {e}"))?;
+    let url = Url::parse(text).map_err(|e| format!("what should be a URL is none: {e}"))?;
+    let origin = url.origin().ascii_serialization();
     let loopback = match url.host() {
         Some(Host::Ipv4(ip)) => ip.is_loopback(),
         Some(Host::Ipv6(ip)) => ip.is_loopback(),
@@ -50,13 +52,15 @@ pub(crate) fn allowed_url(text: &str, dev: bool) -> Result<Url, String> {
         "http" if dev && loopback => {}
         "http" => {
             return Err(format!(
-                "`{text}` is http; write an https URL (http works in dev mode only, and only to loopback)"
+                "the URL at `{origin}` is http; write an https URL (http works in dev mode only, and only to loopback)"
             ));
         }
-        _ => return Err(format!("`{text}` is no https URL")),
+        other => return Err(format!("a URL of scheme `{other}` is no https URL")),
     }
     if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-        return Err(format!("`{text}` carries a user or a fragment; remove it"));
+        return Err(format!(
+            "the URL at `{origin}` carries a user or a fragment; remove it"
+        ));
     }
     Ok(url)
 }
