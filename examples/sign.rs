@@ -39,6 +39,9 @@ struct Args {
     /// The Idempotency-Key, to repeat a request; a new one if left out.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    /// Have curl print the answer's body alone, as a file takes it.
+    #[arg(long)]
+    body_only: bool,
     /// Print the key's public JWK, for the profile, and nothing else.
     #[arg(long)]
     show_jwk: bool,
@@ -80,7 +83,7 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
         request.headers_mut().insert("idempotency-key", value);
     }
     Signer::new(&args.profile.unwrap_or_default(), key)?.sign(&mut request)?;
-    println!("{}", curl(&request)?);
+    println!("{}", curl(&request, args.body_only)?);
     Ok(())
 }
 
@@ -100,8 +103,9 @@ fn body(argument: Option<&str>) -> Result<Vec<u8>, Box<dyn Error>> {
 }
 
 /// The request as a command for a POSIX shell.
-fn curl(request: &Request<Bytes>) -> Result<String, Box<dyn Error>> {
-    let mut command = format!("curl -sS -i -X {}", request.method());
+fn curl(request: &Request<Bytes>, body_only: bool) -> Result<String, Box<dyn Error>> {
+    let head = if body_only { "" } else { " -i" };
+    let mut command = format!("curl -sS{head} -X {}", request.method());
     for (name, value) in request.headers() {
         let header = format!("{name}: {}", value.to_str()?);
         command.push_str(&format!(" \\\n  -H {}", quoted(&header)));

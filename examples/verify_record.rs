@@ -4,8 +4,8 @@
 //! cargo run --example verify_record -- events.json --keys gateway.json --writers carrier.json --writers holder.json
 //! ```
 //!
-//! The file holds answers of `GET /deals/{id}/events`, one page after the other (as `curl … >> events.json` leaves them, or
-//! in an array), or an array of entries. `--keys` is the gateway's profile (`GET /.well-known/ucp`), from a place that you
+//! The file holds answers of `GET /deals/{id}/events`, one page after the other (as `cargo run --example sign -- --body-only
+//! … | sh >> events.json` leaves them, or in an array), or an array of entries. `--keys` is the gateway's profile (`GET /.well-known/ucp`), from a place that you
 //! trust: without it only the hashes are looked at, which shows damage and no forgery. `--writers` are the profiles of
 //! those who wrote events. The first thing that does not fit ends it with exit status 1.
 
@@ -17,10 +17,11 @@ use std::{
 };
 
 use clap::Parser;
+use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value, json};
 use tower_rctp::{
     client::{verify_events, verify_record},
-    protocol::record::verify_links,
+    protocol::{record::verify_links, schema},
     wire::{crypto::default_provider, jwk::Keys},
 };
 
@@ -32,6 +33,9 @@ struct Args {
     /// The gateway's profile; without it no signature of the gateway is checked.
     #[arg(long, value_name = "PROFILE.json")]
     keys: Option<PathBuf>,
+    /// The deal whose record it should be.
+    #[arg(long, value_name = "DEAL_ID")]
+    deal: Option<String>,
     /// A profile of somebody who wrote events; may be given more than once.
     #[arg(long, value_name = "PROFILE.json")]
     writers: Vec<PathBuf>,
@@ -61,38 +65,61 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if entries.is_empty() {
         return Err(format!("{}: there is no entry in it", args.file.display()).into());
     }
-    let told = match &args.keys {
+    let (told, covered) = match &args.keys {
         Some(profile) => {
             let keys = Keys::parse(&json!(keys_of(profile)?), default_provider())?;
-            verify_record(&entries, &heads, &keys, &writers)?
+            let verified = verify_record(&entries, &heads, &keys, &writers)?;
+            (verified.told, Some(verified.covered))
         }
         None => {
             verify_links(&entries)?;
-            verify_events(&entries, &writers)?
+            (verify_events(&entries, &writers)?, None)
         }
     };
+    // A chain has one subject.
+    let subject = &entries[0]["subject"];
+    let (kind, id) = (name(&subject["type"]), name(&subject["id"]));
+    if let Some(expected) = args.deal.as_deref().filter(|expected| *expected != id) {
+        return Err(format!("this is the record of {kind} {id}, and not of {expected}").into());
+    }
+    println!("the record of {kind} {id}");
     for entry in &told {
         println!("{entry}");
     }
     let count = told.len();
-    match (&args.keys, heads.is_empty()) {
-        (None, _) => println!(
+    match covered {
+        None => println!(
             "{count} entries, their hashes fit; no signature of the gateway was checked (--keys)"
         ),
-        (Some(_), true) => println!(
+        Some(0) => println!(
             "{count} entries verified; there is no head, so that a cut tail would not show"
         ),
-        (Some(_), false) => println!("{count} entries verified, up to the signed head"),
+        Some(covered) if covered < count => println!(
+            "{count} entries verified; the newest head covers the first {covered}, so that a tail cut after those would not \
+             show: get the record again"
+        ),
+        Some(_) => println!("{count} entries verified, up to the signed head"),
     }
     Ok(())
+}
+
+fn name(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 /// The entries in the file, and the heads.
 fn read(file: &Path) -> Result<(Vec<Value>, Vec<Value>), Box<dyn Error>> {
     let (mut entries, mut heads) = (Vec::new(), Vec::new());
     let text = text(file)?;
-    for value in Deserializer::from_str(&text).into_iter::<Value>() {
-        let value = value.map_err(|e| format!("{}: {e}", file.display()))?;
+    let mut values = Deserializer::from_str(&text).into_iter::<IgnoredAny>();
+    let mut begins = 0;
+    while let Some(value) = values.next() {
+        value.map_err(|e| format!("{}: {e}", file.display()))?;
+        let ends = values.byte_offset();
+        // It refuses members that are there twice: other readers might see the other one.
+        let value = schema::parse(&text.as_bytes()[begins..ends])
+            .map_err(|e| format!("{}: {e}", file.display()))?;
+        begins = ends;
         let values = match value {
             Value::Array(values) => values,
             value => vec![value],
@@ -100,6 +127,15 @@ fn read(file: &Path) -> Result<(Vec<Value>, Vec<Value>), Box<dyn Error>> {
         for mut value in values {
             match value.get_mut("entries").map(Value::take) {
                 Some(Value::Array(page)) => {
+                    let of = page.iter().map(|entry| &entry["subject"]["id"]);
+                    if let Some(other) = of.clone().find(|id| **id != value["deal_id"]) {
+                        return Err(format!(
+                            "{}: a page of {} has an entry of {other}",
+                            file.display(),
+                            value["deal_id"]
+                        )
+                        .into());
+                    }
                     entries.extend(page);
                     heads.extend(value.get("head").cloned());
                 }

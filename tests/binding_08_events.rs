@@ -1751,7 +1751,9 @@ async fn a_record_is_verified_with_the_keys_of_the_gateway_and_of_the_writers() 
     let verified = |entries: &[Value], heads: &[Value], writers: &Keys| {
         verify_record(entries, heads, &keys, writers).map_err(|e| e.to_string())
     };
-    let told = verified(entries, &heads, &writers).unwrap();
+    let whole = verified(entries, &heads, &writers).unwrap();
+    assert_eq!((&*whole.subject.id, whole.is_covered()), (&*deal, true));
+    let told = whole.told;
     let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
     assert!(lines[0].contains("create_deal: auto"), "{lines:?}");
     assert!(
@@ -1763,7 +1765,9 @@ async fn a_record_is_verified_with_the_keys_of_the_gateway_and_of_the_writers() 
         lines[3].contains("post_deal_event: forbid (release_condition_unmet)"),
         "{lines:?}"
     );
-    let holders_alone = verified(entries, &heads, &set(&[&world.holder])).unwrap();
+    let holders_alone = verified(entries, &heads, &set(&[&world.holder]))
+        .unwrap()
+        .told;
     let signed = |n: usize| holders_alone[n].event.as_ref().unwrap().1;
     assert_eq!(
         (signed(1), signed(2)),
@@ -1772,7 +1776,12 @@ async fn a_record_is_verified_with_the_keys_of_the_gateway_and_of_the_writers() 
 
     // A cut tail fits by itself, and not its head.
     let short = &entries[..3];
-    assert!(verified(short, &[], &writers).is_ok());
+    let uncovered = verified(short, &[], &writers).unwrap();
+    assert_eq!((uncovered.covered, uncovered.is_covered()), (0, false));
+    assert_eq!(
+        verified(&[], &[], &writers),
+        Err("there is no entry".into())
+    );
     assert!(
         verified(short, &heads, &writers)
             .unwrap_err()

@@ -74,7 +74,12 @@ pub fn public_keys(paths: &[PathBuf], setting: &str) -> Result<Vec<Value>, Error
         let failed =
             |what: &dyn fmt::Display| Error(format!("{setting}: {}: {what}", path.display()));
         let text = Zeroizing::new(fs::read_to_string(path).map_err(|e| failed(&e))?);
-        let write = "it is not JSON; write the key's entry of `keys` in /.well-known/ucp";
+        let write = match text.contains("PRIVATE KEY") {
+            true => {
+                "it is a private key; write its public half, the key's entry of `keys` in /.well-known/ucp"
+            }
+            false => "it is not JSON; write the key's entry of `keys` in /.well-known/ucp",
+        };
         let jwk: Value = serde_json::from_str(&text).map_err(|_| failed(&write))?;
         let key = PublicKey::from_jwk_with(&jwk, default_provider()).map_err(|e| failed(&e))?;
         if key.algorithm() != Algorithm::Es256 {

@@ -439,7 +439,7 @@ impl Sale {
                 format!("{events:?} and a refusal should be told, and not {told:?}").into(),
             );
         }
-        self.line("buyer reads the record, and verifies it", "");
+        self.line("buyer reads the record, and verifies it", deal_id);
         Ok(told.len())
     }
 

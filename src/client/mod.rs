@@ -11,7 +11,7 @@ mod webhook;
 #[cfg(feature = "agent")]
 pub use agent::Agent;
 pub use checkout::{CheckoutError, verify_checkout};
-pub use record::{BrokenRecord, Told, WriterSignature, verify_events, verify_record};
+pub use record::{BrokenRecord, Told, Verified, WriterSignature, verify_events, verify_record};
 pub use sign::{GiveIdempotencyKey, IdempotencyKeyLayer, Sign, SignLayer};
 pub use signer::{SignError, Signer};
 pub use webhook::{Expected, Full, Seen, SeenInMemory, WebhookError, verify_webhook};

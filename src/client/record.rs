@@ -2,12 +2,13 @@
 
 use std::{collections::HashSet, fmt};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
     protocol::{
         event::{DealEvent, EVENT_TYP},
-        record::{Broken, NoHead, verify_chain, verify_head},
+        record::{Broken, NoHead, Subject, verify_chain, verify_head},
         terms::hash_of,
     },
     wire::{from_base64url, jwk::Keys, jws},
@@ -54,6 +55,26 @@ impl fmt::Display for Told {
     }
 }
 
+/// What was verified of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Whose chain it is. Compare it with the one that was asked for: another deal's record is just as whole.
+    pub subject: Subject,
+    /// What each entry tells, in their order.
+    pub told: Vec<Told>,
+    /// How many entries the newest head covers, from the first one on; 0 without a head. What is missing after those at the
+    /// end does not show.
+    pub covered: usize,
+}
+
+impl Verified {
+    /// Whether a head covers all of it, so that nothing is missing at its end as of that head.
+    pub fn is_covered(&self) -> bool {
+        self.covered == self.told.len()
+    }
+}
+
 /// Why a record is not what the gateway wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -64,6 +85,25 @@ pub enum BrokenRecord {
     /// A head does not.
     #[error(transparent)]
     Head(#[from] NoHead),
+    /// There is no entry, and so no chain.
+    #[error("there is no entry")]
+    Empty,
+    /// It is the chain of something else.
+    #[error("this is the record of {found}, and not of {expected}")]
+    Another {
+        /// Whose it should be.
+        expected: String,
+        /// Whose it is.
+        found: String,
+    },
+    /// The newest head is older than the last entries, so that a cut tail would not show.
+    #[error("the newest head covers {covered} of {given} entries; ask for the record again")]
+    Uncovered {
+        /// How many entries it covers.
+        covered: usize,
+        /// How many there are.
+        given: usize,
+    },
     /// There is an entry after the last one that was given.
     #[error(
         "the tail is cut: the gateway signed a head at entry {head}, and {given} entries were given"
@@ -79,8 +119,8 @@ pub enum BrokenRecord {
 /// Verifies a whole chain from its first entry with the gateway's `keys`, the `heads` that came with it, and the events
 /// in it: with the keys of their writers where `writers` has them.
 ///
-/// Without a head, entries that are missing at the end cannot show. A head is as old as the answer that it came with: ask
-/// the gateway for one of today.
+/// A head is as old as the answer that it came with: of what came after it, see [`Verified::covered`]. Entries are JSON as it
+/// was parsed; a parser that lets a member occur twice shows one of both.
 ///
 /// # Errors
 /// The first thing that does not fit.
@@ -89,8 +129,15 @@ pub fn verify_record(
     heads: &[Value],
     keys: &Keys,
     writers: &Keys,
-) -> Result<Vec<Told>, BrokenRecord> {
+) -> Result<Verified, BrokenRecord> {
     verify_chain(entries, keys)?;
+    let subject = entries
+        .first()
+        .map(|first| Subject::deserialize(&first["subject"]));
+    let Some(Ok(subject)) = subject else {
+        return Err(BrokenRecord::Empty);
+    };
+    let mut covered = 0;
     for head in heads {
         let head = verify_head(head, keys)?;
         let entry = usize::try_from(head.seq).ok().and_then(|n| entries.get(n));
@@ -104,8 +151,17 @@ pub fn verify_record(
         if hash_of(entry) != head.hash {
             return Err(NoHead("its hash is not that of the entry in its place").into());
         }
+        covered = covered.max(
+            usize::try_from(head.seq)
+                .unwrap_or(usize::MAX)
+                .saturating_add(1),
+        );
     }
-    Ok(verify_events(entries, writers)?)
+    Ok(Verified {
+        subject,
+        told: verify_events(entries, writers)?,
+        covered,
+    })
 }
 
 /// Says what each entry is, and verifies the deal events: each is of its schema, of this deal, what its entry says, signed

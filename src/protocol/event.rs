@@ -183,6 +183,16 @@ impl DealEvent {
     /// What is wrong, without repeating the payload.
     pub fn read(payload: &[u8]) -> Result<Self, String> {
         let value = schema::parse(payload).map_err(|e| e.to_string())?;
+        if value["event"]
+            .as_str()
+            .is_some_and(|name| name.parse::<EventName>().is_err())
+        {
+            let names = EventName::NAMED.map(|name| name.to_string());
+            return Err(format!(
+                "/event: it must be one of {}, or an extension such as example.carrier:picked_up",
+                names.join(", ")
+            ));
+        }
         schema::validate("deal-event", &value).map_err(|e| e.to_string())?;
         let event = Self::deserialize(&value)
             .map_err(|_| "it does not have the form of an event".to_owned())?;

@@ -72,7 +72,7 @@ use self::{
     answer::{acted, plain},
     call::backoff,
 };
-use super::{CheckoutError, Signer, Told, verify_checkout, verify_record};
+use super::{BrokenRecord, CheckoutError, Signer, Told, verify_checkout, verify_record};
 use crate::{
     layer::{
         authenticate::fetch::allowed_url,
@@ -585,8 +585,8 @@ impl Agent {
         Ok(checkout)
     }
 
-    /// A deal's whole record, verified with the gateway's keys: the chain, its signed heads, and the events in it, with
-    /// the keys of their `writers` where they are given.
+    /// A deal's whole record, verified with the gateway's keys: that it is this deal's, the chain, its signed heads, which
+    /// cover it to its end, and the events in it, with the keys of their `writers` where they are given.
     ///
     /// # Errors
     /// [`Error::Record`] when it is not what the gateway wrote; as [`Agent::get_deal_events`].
@@ -610,10 +610,23 @@ impl Agent {
             );
             entries.extend(page.value.entries);
             match page.value.next {
-                None => return Ok(verify_record(&entries, &heads, &keys, writers)?),
+                None => break,
                 Some(next) if next > from && entries.len() < MOST_ENTRIES => from = next,
                 Some(_) => return Err(unexpected("its pages have no end")),
             }
+        }
+        let verified = verify_record(&entries, &heads, &keys, writers)?;
+        if verified.subject.id != deal_id {
+            let (expected, found) = (deal_id.to_owned(), verified.subject.id);
+            return Err(BrokenRecord::Another { expected, found }.into());
+        }
+        match verified.is_covered() {
+            true => Ok(verified.told),
+            false => Err(BrokenRecord::Uncovered {
+                covered: verified.covered,
+                given: entries.len(),
+            }
+            .into()),
         }
     }
 
