@@ -562,10 +562,10 @@ mod rules {
         let has = |role| writer.roles.contains(&role);
         let first_hand = attempt.observation == FirstHand;
         let theirs = match attempt.event.as_str() {
-            "funds_held" => has(Role::FundsHolder),
+            "funds_held" => first_hand && has(Role::FundsHolder),
             "released" | "refund" => {
                 let anothers = find("funds_held").is_some_and(|r| r.by != writer.operator);
-                has(Role::FundsHolder) && !anothers
+                first_hand && has(Role::FundsHolder) && !anothers
             }
             "accepted" | "rejected" => writer.buyer,
             "shipped" | "delivered" | "returned_to_sender" => {

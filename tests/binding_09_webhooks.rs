@@ -524,6 +524,34 @@ async fn what_was_held_back_to_the_end_is_tried_once(backing: Backing) {
     assert_eq!((site.waiting().await, site.count(Delivery::Dead)), (0, 1));
 }
 
+/// What waited for a receiver that is down has one last try among all of it, and not one each.
+#[tokio::test]
+async fn a_receiver_that_is_down_gets_no_burst_in_the_end() {
+    let site = Site::on(Backing::memory().await, Tier::Auto).await;
+    site.sellers.answer(503);
+    let offers = 30;
+    for n in 0..offers {
+        site.publish(&format!("lst_n{n}")).await;
+        let body = json!({"listing_id": format!("lst_n{n}"), "deal_terms": deal_terms(50_000)});
+        assert_eq!(site.market.buyer_post("/offers", &body).await.status, 201);
+    }
+    for _ in 0..WINDOW {
+        site.clock().advance(1);
+        site.deliver().await;
+    }
+    let before = site.sellers.got().len();
+    for _ in 0..30 {
+        site.clock().advance(1);
+        site.deliver().await;
+    }
+    let burst = site.sellers.got().len() - before;
+    assert!(burst <= 2, "{burst} tries");
+    assert_eq!(
+        (site.waiting().await, site.count(Delivery::Dead)),
+        (0, offers)
+    );
+}
+
 /// Receivers that never answer have half of the places, and those that do answer the rest.
 #[tokio::test]
 async fn receivers_that_do_not_answer_leave_room_for_those_that_do() {

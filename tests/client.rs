@@ -810,6 +810,15 @@ async fn what_no_gateway_would_answer_is_an_error_of_its_own() {
         };
         assert_eq!(found.as_u16(), status);
     }
+    const TWO: &[(&str, &str)] = &[
+        ("rctp-decision", "auto"),
+        ("rctp-decision", "forbid;reason=below_floor"),
+    ];
+    for (headers, why) in [(TWO, "not readable"), (&[][..], "no RCTP-Decision")] {
+        served.front.say(200, headers, &json!({}));
+        let error = served.seller().accept_offer("off_1").await.unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
     // An error body without a decision is one all the same: some proxies take headers off.
     served.front.say(422, &[], &refusal);
     let error = served.seller().accept_offer("off_1").await.unwrap_err();
@@ -1065,11 +1074,46 @@ async fn a_record_is_read_whole_and_verified() {
     let error = buyer.verified_record(&deal_id, &writers).await.unwrap_err();
     assert!(matches!(error, Error::Record(_)), "{error}");
     let mut endless = whole;
-    endless["next"] = json!(0);
-    served.front.say(200, &[], &profile);
-    served.front.say(200, &[], &endless);
-    let error = buyer.verified_record(&deal_id, &writers).await.unwrap_err();
-    assert!(matches!(error, Error::Unexpected { .. }), "{error}");
+    // Back to its beginning, past what it has, and on and on with nothing in it.
+    for (next, entries) in [(0, None), (5000, None), (1, Some(json!([])))] {
+        endless["next"] = json!(next);
+        if let Some(entries) = entries {
+            endless["entries"] = entries;
+        }
+        served.front.say(200, &[], &profile);
+        served.front.say(200, &[], &endless);
+        let error = buyer.verified_record(&deal_id, &writers).await.unwrap_err();
+        assert!(matches!(error, Error::Unexpected { .. }), "{error}");
+    }
+}
+
+/// A cache that mixes answers up, or a gateway that does, must not have one deal's state taken for another's.
+#[tokio::test]
+async fn an_answer_about_something_else_is_none() {
+    let served = Served::new().await;
+    let made = served.buyer().create_offer(&offer(FLOOR)).await.unwrap();
+    let id = &*made.value.offer_id;
+    let read = served.buyer().get_offer(id).await.unwrap();
+    let mut body: Value = serde_json::from_slice(&read.body).unwrap();
+    body["offer_id"] = json!("off_other");
+    served.front.say(200, &[], &body);
+    let error = served.buyer().get_offer(id).await.unwrap_err();
+    assert!(error.to_string().contains("something else"), "{error}");
+}
+
+/// What a client follows a redirect to may be anybody's: it has been told then, and its answer is none.
+#[tokio::test]
+async fn an_answer_from_elsewhere_is_none() {
+    let served = Served::new().await;
+    let follows = reqwest::Client::builder().no_proxy().build().unwrap();
+    let buyer = served.settings(&served.market.buyer).http(follows);
+    let buyer = buyer.at(&served.url).unwrap();
+    let path = format!("/listings/{LISTING}?elsewhere");
+    let location: &'static [(&str, &str)] =
+        Box::leak(Box::new([("location", &*Box::leak(path.into_boxed_str()))]));
+    served.front.say(307, location, &json!({}));
+    let error = buyer.get_listing(LISTING).await.unwrap_err();
+    assert!(error.to_string().contains("redirect"), "{error}");
 }
 
 /// The gateway's profile as it is served.

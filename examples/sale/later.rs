@@ -63,7 +63,10 @@ impl Later {
         });
         Ok(Self {
             url,
-            http: reqwest::Client::builder().no_proxy().build()?,
+            http: reqwest::Client::builder()
+                .no_proxy()
+                .redirect(reqwest::redirect::Policy::none())
+                .build()?,
             ahead,
             server,
         })

@@ -113,7 +113,10 @@ struct Grant {
 impl Sale {
     /// Each play has a seller of its own, to whom the marketplace sends a link.
     async fn new(world: DevWorld) -> Result<Self, Failure> {
-        let http = reqwest::Client::builder().no_proxy().build()?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
         let seller = json!({"seller": format!("sub_{}", files::random()?)});
         let link = http.post(format!("{}/dev/enrolments", world.url));
         let link = link.bearer_auth(&world.secret).json(&seller).send().await?;

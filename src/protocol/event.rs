@@ -250,9 +250,10 @@ impl Writer<'_> {
     fn may_write(&self, event: &DealEvent) -> Result<(), Refusal> {
         use EventName as E;
         let (may, who) = match &event.event {
+            // Who passes on what another reported has not got the money.
             E::FundsHeld | E::Released | E::Refund => (
-                self.is(Role::FundsHolder),
-                "this event is the holder of funds' to write",
+                self.is(Role::FundsHolder) && event.observation == Observation::FirstHand,
+                "this event is the holder of funds' to write, as first_hand",
             ),
             E::Accepted | E::Rejected => (
                 self.buyer,

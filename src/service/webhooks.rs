@@ -178,8 +178,8 @@ pub(crate) struct Inner {
     pub(crate) post: Arc<dyn Post>,
     pub(crate) dev: bool,
     pub(crate) settings: Webhooks,
-    /// Receivers that failed: how often in a row, and until when they are left alone.
-    pub(crate) resting: Mutex<HashMap<String, (u32, Timestamp)>>,
+    /// Receivers that failed.
+    pub(crate) resting: Mutex<HashMap<String, Rest>>,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -187,6 +187,16 @@ impl fmt::Debug for Deliverer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deliverer").finish_non_exhaustive()
     }
+}
+
+/// That a receiver is left alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    /// How often it failed in a row.
+    times: u32,
+    until: Timestamp,
+    /// Whether what has one chance only was tried in vain meanwhile, so that its like waits too.
+    for_all: bool,
 }
 
 /// What became of one event in a queue.
@@ -366,13 +376,15 @@ impl Inner {
                 if event.holds_back() {
                     held.insert(about);
                 }
-                let rests = resting.get(&event.receiver).filter(|until| **until > now);
+                let rests = resting.get(&event.receiver).filter(|rest| rest.until > now);
                 match rests {
                     _ if busy.contains(&event.receiver) => {}
                     _ if event.next_at > now => later(event.next_at),
-                    // What is too late is buried, which bothers nobody, and the last chance is taken.
-                    Some(until) if event.is_timely(now) && !event.has_one_chance(now) => {
-                        later(*until);
+                    // What is too late is buried, which bothers nobody; one last chance is taken.
+                    Some(rest)
+                        if event.is_timely(now) && (rest.for_all || !event.has_one_chance(now)) =>
+                    {
+                        later(rest.until);
                     }
                     _ => {
                         let queue = ready.by_receiver.entry(event.receiver.clone());
@@ -439,6 +451,7 @@ impl Inner {
             }
             Err(error) => Err(error.to_string()),
         };
+        let one_chance = event.has_one_chance(now);
         let timeout = i64::try_from(self.settings.timeout.as_secs()).unwrap_or(i64::MAX);
         let leased = Outgoing {
             attempts: event.attempts.saturating_add(1),
@@ -459,7 +472,7 @@ impl Inner {
                 receiver = leased.receiver,
                 "told"
             );
-            self.rest(&leased.receiver, None);
+            self.wakes(&leased.receiver);
             (self.settings.observe)(Delivery::Delivered);
             self.remove(&leased, version + 1).await?;
             return Ok(Attempt::Arrived);
@@ -473,7 +486,7 @@ impl Inner {
         );
         (self.settings.observe)(Delivery::Failed);
         let now = self.clock.now();
-        self.rest(&leased.receiver, Some(now));
+        self.rests(&leased.receiver, now, one_chance);
         match leased.next_try(now, self.dice()) {
             Some(next_at) => {
                 let waiting = Outgoing {
@@ -584,10 +597,9 @@ impl Inner {
         done(self.store.commit(unit, self.seal.clone()).await.map(drop))
     }
 
-    fn resting(&self) -> HashMap<String, Timestamp> {
+    fn resting(&self) -> HashMap<String, Rest> {
         let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = |(name, (_, until)): (&String, &(u32, Timestamp))| (name.clone(), *until);
-        resting.iter().map(until).collect()
+        resting.clone()
     }
 
     /// The receivers whose last try failed.
@@ -596,21 +608,29 @@ impl Inner {
         resting.keys().cloned().collect()
     }
 
-    /// The receiver failed at `failed`, or did not.
-    fn rest(&self, receiver: &str, failed: Option<Timestamp>) {
+    /// The receiver did not fail.
+    fn wakes(&self, receiver: &str) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(now) = failed else {
-            resting.remove(receiver);
-            return;
-        };
-        let before = match resting.get(receiver) {
+        resting.remove(receiver);
+    }
+
+    /// The receiver failed, with an event that may have had one chance only.
+    fn rests(&self, receiver: &str, now: Timestamp, one_chance: bool) {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = match resting.get_mut(receiver) {
             // Of several that were sent at once, one counts.
-            Some((_, until)) if *until > now => return,
-            before => before.map_or(0, |(times, _)| *times),
+            Some(rest) if rest.until > now => {
+                rest.for_all |= one_chance;
+                return;
+            }
+            before => before.map_or(0, |rest| rest.times),
         };
-        let pause = LONGEST_REST.min(1 << before.min(5));
-        let entry = (before.saturating_add(1), now.plus(pause));
-        resting.insert(receiver.to_owned(), entry);
+        let rest = Rest {
+            times: times.saturating_add(1),
+            until: now.plus(LONGEST_REST.min(1 << times.min(5))),
+            for_all: one_chance,
+        };
+        resting.insert(receiver.to_owned(), rest);
     }
 
     /// Chance for the pauses; without randomness, none.

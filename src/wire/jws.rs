@@ -73,9 +73,8 @@ impl<'a> Compact<'a> {
     /// where nothing may be said in passing.
     pub fn has_only(&self, members: &[&str]) -> bool {
         let header = decode(&self.token[..self.header_length]).unwrap_or_default();
-        let header: BTreeMap<String, IgnoredAny> =
-            serde_json::from_slice(&header).unwrap_or_default();
-        header.keys().all(|member| members.contains(&&**member))
+        let header = serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(&header);
+        header.is_ok_and(|header| header.keys().all(|member| members.contains(&&**member)))
     }
 
     /// Takes a token apart and checks its form.

@@ -131,6 +131,8 @@ pub struct Call<T> {
     agent: Agent,
     request: Result<Request<Bytes>, Error>,
     read: Read<T>,
+    /// The member of the answer that must be the id that was asked for.
+    about: Option<(&'static str, String)>,
 }
 
 impl<T> Call<T> {
@@ -143,7 +145,14 @@ impl<T> Call<T> {
             agent: agent.clone(),
             request,
             read,
+            about: None,
         }
+    }
+
+    /// Of an answer about something else, such as one from a cache that mixes them up, there is none.
+    pub(super) fn about(mut self, member: &'static str, id: &str) -> Self {
+        self.about = Some((member, id.to_owned()));
+        self
     }
 
     /// Sends a POST under this `Idempotency-Key` instead of a new one: to find out what became of a request that was
@@ -171,7 +180,7 @@ impl<T> Call<T> {
         let key = request.headers().get(IDEMPOTENCY_KEY);
         let key = key.and_then(|key| key.to_str().ok()).map(str::to_owned);
         let (raw, attempts) = self.agent.deliver(&request, key.as_deref()).await?;
-        raw.into_answer(attempts, key, self.read)
+        raw.into_answer(attempts, key, self.about, self.read)
     }
 }
 
@@ -280,7 +289,13 @@ impl Agent {
         let unfit = |_| Error::Request("its address is none that can be called");
         let mut request = reqwest::Request::try_from(request).map_err(unfit)?;
         *request.timeout_mut() = Some(self.inner.timeout.min(left));
+        let asked = request.url().clone();
         let mut response = match self.inner.http.execute(request).await {
+            Ok(response) if *response.url() != asked => {
+                return Err(Error::Request(
+                    "the HTTP client followed a redirect; build it with redirect::Policy::none()",
+                ));
+            }
             Ok(response) => response,
             // What could not be sent at all will not be sent later.
             Err(error) if error.is_builder() => {
@@ -342,6 +357,7 @@ impl Raw {
         self,
         attempts: u32,
         key: Option<String>,
+        about: Option<(&'static str, String)>,
         read: Read<T>,
     ) -> Result<Answered<T>, Error> {
         let status = self.status;
@@ -353,13 +369,19 @@ impl Raw {
             idempotency_key: key.clone(),
         };
         let body = self.json();
-        let decision = match self.headers.get(decision::HEADER) {
-            Some(value) => value.to_str().ok().and_then(|text| text.parse().ok()),
-            None => None,
+        // An Item stands on one line (RFC 9651 §3.3); of two, nobody knows which holds.
+        let mut stated = self.headers.get_all(decision::HEADER).iter();
+        let decision = match (stated.next(), stated.next()) {
+            (Some(value), None) => value.to_str().ok().and_then(|text| text.parse().ok()),
+            _ => None,
         };
         if status.is_success() {
             if self.headers.contains_key(decision::HEADER) && decision.is_none() {
                 return Err(unexpected("its RCTP-Decision is not readable"));
+            }
+            // Only what writes has a key, and every write is decided (binding 6).
+            if key.is_some() && decision.is_none() {
+                return Err(unexpected("it has no RCTP-Decision"));
             }
             if matches!(decision, Some(Decision::Forbid { .. })) {
                 return Err(unexpected(
@@ -367,6 +389,9 @@ impl Raw {
                 ));
             }
             let body = body.ok_or_else(|| unexpected("its body is no JSON"))?;
+            if about.is_some_and(|(member, id)| body[member] != id) {
+                return Err(unexpected("it is about something else than was asked for"));
+            }
             let value = read(status, decision.as_ref(), body).map_err(unexpected)?;
             return Ok(Answered {
                 value,

@@ -164,7 +164,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Uses this HTTP client, which should follow no redirects; else one with reqwest's defaults otherwise.
+    /// Uses this HTTP client, which must follow no redirects: what was sent, a proposed floor included, would go to where they
+    /// lead. An answer from another URL than was asked is an error. Else one with reqwest's defaults otherwise.
     pub fn http(mut self, client: reqwest::Client) -> Self {
         self.http = Some(client);
         self
@@ -467,6 +468,7 @@ impl Agent {
     /// `GET /listings/{id}`.
     pub fn get_listing(&self, listing_id: &str) -> Call<Listing> {
         self.read(Op::GetListing, Some(("listing_id", listing_id)), &[])
+            .about("listing_id", listing_id)
     }
 
     /// `GET /listings/{id}/questions`: a page of them, for a buyer's agent its own; `after` is the
@@ -479,6 +481,7 @@ impl Agent {
     /// `GET /offers/{id}`.
     pub fn get_offer(&self, offer_id: &str) -> Call<Offer> {
         self.read(Op::GetOffer, Some(("offer_id", offer_id)), &[])
+            .about("offer_id", offer_id)
     }
 
     /// `POST /offers/{id}/decline`.
@@ -489,11 +492,13 @@ impl Agent {
     /// `GET /approvals/{id}`: whether the seller has answered, and what came of it.
     pub fn get_approval(&self, approval_id: &str) -> Call<Approval> {
         self.read(Op::GetApproval, Some(("approval_id", approval_id)), &[])
+            .about("approval_id", approval_id)
     }
 
     /// `GET /deals/{id}`.
     pub fn get_deal(&self, deal_id: &str) -> Call<Deal> {
         self.read(Op::GetDeal, Some(("deal_id", deal_id)), &[])
+            .about("deal_id", deal_id)
     }
 
     /// `POST /deals/{id}/events`: reports an event, signed by this agent's key, with an `event_id` of its own.
@@ -530,6 +535,7 @@ impl Agent {
     pub fn get_deal_events(&self, deal_id: &str, from: u64) -> Call<EventsPage> {
         let (id, from) = (Some(("deal_id", deal_id)), from.to_string());
         self.read(Op::GetDealEvents, id, &[("from", &from)])
+            .about("deal_id", deal_id)
     }
 
     // ---- What takes more than one of them -------------------------------------------------------------------------
@@ -592,9 +598,9 @@ impl Agent {
     /// [`Error::Record`] when it is not what the gateway wrote; as [`Agent::get_deal_events`].
     pub async fn verified_record(&self, deal_id: &str, writers: &Keys) -> Result<Vec<Told>, Error> {
         let keys = self.profile().await?.keys;
-        let (mut entries, mut heads) = (Vec::new(), Vec::new());
+        let mut entries = Vec::new();
         let mut from = 0;
-        loop {
+        let head = loop {
             let page = self.get_deal_events(deal_id, from).await?;
             let unexpected = |why| Error::Unexpected {
                 status: page.status,
@@ -602,20 +608,20 @@ impl Agent {
                 retry_after: None,
                 idempotency_key: None,
             };
-            // Without one, nobody could tell whether the tail is cut.
-            heads.push(
-                page.value
-                    .head
-                    .ok_or_else(|| unexpected("there is no signed head"))?,
-            );
+            // Without one, nobody could tell whether the tail is cut. The last one covers all pages.
+            let head = page.value.head;
+            let head = head.ok_or_else(|| unexpected("there is no signed head"))?;
             entries.extend(page.value.entries);
+            let read = u64::try_from(entries.len()).unwrap_or(u64::MAX);
             match page.value.next {
-                None => break,
-                Some(next) if next > from && entries.len() < MOST_ENTRIES => from = next,
-                Some(_) => return Err(unexpected("its pages have no end")),
+                None => break head,
+                Some(next) if next > from && next == read && entries.len() < MOST_ENTRIES => {
+                    from = next;
+                }
+                Some(_) => return Err(unexpected("its pages have no end, or gaps")),
             }
-        }
-        let verified = verify_record(&entries, &heads, &keys, writers)?;
+        };
+        let verified = verify_record(&entries, &[head], &keys, writers)?;
         if verified.subject.id != deal_id {
             let (expected, found) = (deal_id.to_owned(), verified.subject.id);
             return Err(BrokenRecord::Another { expected, found }.into());
