@@ -475,6 +475,7 @@ fn offer_id(body: &Value) -> String {
     body["offer_id"].as_str().unwrap().to_owned()
 }
 
+/// Runs these side by side in this task, since they borrow.
 async fn futures<F: Future<Output = ()>>(number: usize, make: impl Fn(usize) -> F) {
     let mut all: Vec<_> = (0..number).map(|n| Box::pin(make(n))).collect();
     std::future::poll_fn(|context| {

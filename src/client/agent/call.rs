@@ -20,6 +20,7 @@ use crate::{
     layer::{
         authenticate::IDEMPOTENCY_KEY,
         context::{Ids, RandomIds},
+        idempotency::{MAX_KEY, MIN_KEY},
     },
     protocol::{
         VERSION, decision,
@@ -160,7 +161,8 @@ impl<T> Call<T> {
     /// is for one request, and with another it is `idempotency_conflict`. Reads have none.
     pub fn idempotency_key(mut self, key: &str) -> Self {
         self.request = self.request.and_then(|mut request| {
-            let fits = (22..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic());
+            let fits = (MIN_KEY..=MAX_KEY).contains(&key.len())
+                && key.bytes().all(|b| b.is_ascii_graphic());
             let key = HeaderValue::from_str(key).ok().filter(|_| fits);
             if *request.method() == Method::POST {
                 let key = key.ok_or(Error::NotAKey)?;
