@@ -145,7 +145,10 @@ pub fn validate(name: &str, body: &Value) -> Result<(), Violation> {
     let validator = COMPILED
         .get(name)
         .unwrap_or_else(|| panic!("there is no schema `{name}`"));
-    validator.validate(body).map_err(|error| describe(&error))
+    let named = |name: &str| MEMBERS.contains(name);
+    validator
+        .validate(body)
+        .map_err(|error| describe(&error, named))
 }
 
 /// Reads JSON strictly: one value, UTF-8, and no member twice (RFC 8259 leaves duplicates open; readers that differ
@@ -212,8 +215,11 @@ fn compile(files: &[(&'static str, Value)]) -> HashMap<&'static str, Validator> 
         .collect()
 }
 
-/// Says the rule without the instance: bodies may carry private values.
-fn describe(error: &jsonschema::ValidationError<'_>) -> Violation {
+/// Says the rule without the instance: bodies may carry private values. `named` tells the names that the schema has.
+pub(crate) fn describe(
+    error: &jsonschema::ValidationError<'_>,
+    named: impl Fn(&str) -> bool,
+) -> Violation {
     use jsonschema::error::ValidationErrorKind as Kind;
     let rule = match error.kind() {
         Kind::AdditionalProperties { .. } | Kind::UnevaluatedProperties { .. } => {
@@ -238,24 +244,25 @@ fn describe(error: &jsonschema::ValidationError<'_>) -> Violation {
         _ => format!("the rule {} does not hold", error.schema_path()),
     };
     Violation {
-        path: path(error.instance_path()),
+        path: path(error.instance_path(), named),
         rule,
     }
 }
 
 /// The pointer, without what is not named by a schema.
-fn path(location: &Location) -> String {
+fn path(location: &Location, named: impl Fn(&str) -> bool) -> String {
     location
         .segments()
         .map(|segment| match segment {
             LocationSegment::Index(index) => format!("/{index}"),
-            LocationSegment::Property(name) if MEMBERS.contains(&*name) => format!("/{name}"),
+            LocationSegment::Property(name) if named(&name) => format!("/{name}"),
             LocationSegment::Property(_) => "/*".to_owned(),
         })
         .collect()
 }
 
-fn collect_members<'s>(schema: &'s Value, members: &mut HashSet<&'s str>) {
+/// The members that a schema names.
+pub(crate) fn collect_members<'s>(schema: &'s Value, members: &mut HashSet<&'s str>) {
     match schema {
         Value::Object(keywords) => {
             if let Some(Value::Object(properties)) = keywords.get("properties") {

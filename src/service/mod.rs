@@ -12,4 +12,6 @@ pub mod pages;
 pub mod passkeys;
 #[cfg(feature = "approvals")]
 pub mod session;
+#[cfg(feature = "mcp")]
+pub mod tools;
 pub mod webhooks;
