@@ -105,7 +105,7 @@ impl Form {
         };
         let mut response = Response::new(Body::from(Bytes::from(body)));
         *response.status_mut() = reply.status;
-        *response.headers_mut() = reply.headers;
+        response.headers_mut().extend(reply.headers);
         for (name, value) in [
             (header::CONTENT_TYPE, kind),
             (header::CACHE_CONTROL, "no-store"),

@@ -1,6 +1,6 @@
 //! JSON-RPC 2.0: which message is it, and what goes back.
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
@@ -83,7 +83,7 @@ impl Message {
 /// The answer to one message, with what HTTP says where it is the only one.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) json: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ impl Reply {
         match result {
             Ok(result) => Self {
                 status: StatusCode::OK,
-                headers: HeaderMap::new(),
+                headers: Vec::new(),
                 json: json(Some(id), Some(result), None),
             },
             Err(error) => Self::error(Some(id), error),
@@ -131,7 +131,7 @@ impl Reply {
         json.push(b']');
         Self {
             status: StatusCode::OK,
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
             json,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -122,7 +122,7 @@ pub struct Error {
     #[serde(skip)]
     pub(super) status: StatusCode,
     #[serde(skip)]
-    pub(super) headers: HeaderMap,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Error {
@@ -133,7 +133,7 @@ impl Error {
             message: message.into(),
             data: None,
             status: StatusCode::OK,
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
         }
     }
 
@@ -179,7 +179,7 @@ impl Error {
     /// Adds a header to the response, where the message came alone.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.headers.append(name, value);
+        self.headers.push((name, value));
         self
     }
 
