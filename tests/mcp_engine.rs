@@ -1344,6 +1344,62 @@ async fn an_error_of_a_tool_alone_has_a_status_and_headers_and_in_a_batch_its_pl
 }
 
 #[tokio::test]
+async fn a_layer_outside_refuses_in_the_form_that_the_client_reads() {
+    let mcp = mcp().build().unwrap();
+    let batch = json!([
+        request(1, "ping", json!({})),
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        call("b", "read", json!({})),
+    ]);
+    let silent = json!([{"jsonrpc": "2.0", "method": "notifications/initialized"}]);
+    let alone = |id: Value| (401, json!({"id": id}));
+    for (body, version, (status, ids)) in [
+        (
+            call(7, "read", json!({})).to_string(),
+            None,
+            alone(json!(7)),
+        ),
+        (
+            request("x", "initialize", json!({})).to_string(),
+            None,
+            alone(json!("x")),
+        ),
+        (r#"{"id": 3}"#.to_owned(), None, alone(json!(3))),
+        ("nonsense".to_owned(), None, alone(json!(null))),
+        (silent[0].to_string(), None, alone(json!(null))),
+        (silent.to_string(), None, alone(json!(null))),
+        ("[]".to_owned(), None, alone(json!(null))),
+        (batch.to_string(), Some(NEW), alone(json!(null))),
+        (
+            batch.to_string(),
+            None,
+            (200, json!([{"id": 1}, {"id": "b"}])),
+        ),
+    ] {
+        let mut headers = HeaderMap::new();
+        if let Some(version) = version {
+            headers.insert("mcp-protocol-version", HeaderValue::from_static(version));
+        }
+        let response = mcp.refuse(&headers, body.as_bytes(), unauthorized());
+        assert_eq!(response.status(), status, "{body}");
+        let challenged = response.headers().contains_key(header::WWW_AUTHENTICATE);
+        assert_eq!(challenged, status == 401, "{body}");
+        let told = response.into_body().collect().await.unwrap().to_bytes();
+        let mut told: Value = serde_json::from_slice(&told).unwrap();
+        let messages = match &mut told {
+            Value::Array(messages) => &mut messages[..],
+            message => std::slice::from_mut(message),
+        };
+        for message in messages {
+            let message = message.as_object_mut().unwrap();
+            assert_eq!(message.remove("error").unwrap()["code"], -32000);
+            assert_eq!(message.remove("jsonrpc").unwrap(), "2.0");
+        }
+        assert_eq!(told, ids, "{body}");
+    }
+}
+
+#[tokio::test]
 async fn sets_add_up_and_the_first_has_the_name() {
     let named = |name: &str, says: &'static str| {
         tool_fn(Tool::builder(name, says).build().unwrap(), move |_| {
@@ -1544,8 +1600,6 @@ async fn the_twenty_first_request_at_once_is_told_to_come_back() {
         assert_eq!(answer.json()["error"]["data"]["code"], "GATEWAY_BUSY");
         assert_eq!(answer.json()["id"], json!(null));
     }
-    // What is no message needs no place.
-    assert_eq!(ask(&endpoint, post("nonsense")).await.status, 400);
 
     gate.add_permits(1);
     let (first, _, mut rest) = futures_util::future::select_all(inside).await;

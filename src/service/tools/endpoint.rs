@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{Method, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
 use http_body::Body as HttpBody;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -197,8 +197,8 @@ impl Mcp {
         };
         let reply = match self.read(Body::new(body)).await {
             // A place is taken only now: whoever sends slowly keeps nobody else out.
-            Ok(value) => {
-                let replied = self.0.requests.run(self.reply(tools, &parts, value)).await;
+            Ok(body) => {
+                let replied = self.0.requests.run(self.reply(tools, &parts, &body)).await;
                 replied.unwrap_or_else(|_| Some(Reply::error(None, busy())))
             }
             Err(error) => Some(Reply::error(None, error)),
@@ -213,6 +213,35 @@ impl Mcp {
         }
     }
 
+    /// Answers a request that a layer outside refuses as a whole, such as one that nobody has signed: the error with the
+    /// id of the message, where that can be read; in a batch, in the place of each request.
+    pub fn refuse(&self, headers: &HeaderMap, body: &[u8], error: Error) -> Response<Body> {
+        let value = schema::parse(body).unwrap_or_default();
+        let id = |message| match Message::read(message) {
+            Ok(Message::Request { id, .. }) => Some(id),
+            Ok(Message::Notification | Message::Response) => None,
+            Err(NoMessage { id, .. }) => id,
+        };
+        let reply = match value {
+            Value::Array(messages)
+                if check_batch(&Revision::of_headers(headers), messages.len()).is_ok() =>
+            {
+                let replies = messages.into_iter().filter_map(id);
+                let replies: Vec<_> = replies
+                    .map(|id| Reply::error(Some(&id), error.clone()))
+                    .collect();
+                match &*replies {
+                    [] => Reply::error(None, error),
+                    replies => Reply::batch(replies),
+                }
+            }
+            message => Reply::error(id(message).as_ref(), error),
+        };
+        Form::accepted(headers)
+            .unwrap_or(Form::Json)
+            .response(reply)
+    }
+
     fn admit(&self, parts: &Parts) -> Result<Form, Error> {
         if parts.method != Method::POST {
             return Err(method_not_allowed());
@@ -222,26 +251,32 @@ impl Mcp {
         Form::accepted(&parts.headers)
     }
 
-    async fn read(&self, body: Body) -> Result<Value, Error> {
+    async fn read(&self, body: Body) -> Result<Bytes, Error> {
         let limit = self.0.body_limit;
-        let body = body.collect(limit).await.map_err(|error| match error {
+        body.collect(limit).await.map_err(|error| match error {
             CollectError::TooLarge => {
                 Error::invalid_request(format!("the body is over the limit of {limit} bytes"))
                     .with_status(StatusCode::PAYLOAD_TOO_LARGE)
             }
             CollectError::Broken => Error::invalid_request("the body broke off before its end"),
-        })?;
-        schema::parse(&body).map_err(|malformed| {
-            Error::new(code::PARSE_ERROR, malformed.to_string())
-                .with_status(StatusCode::BAD_REQUEST)
         })
     }
 
     /// The answer to what the body holds; none to notifications.
-    async fn reply<T>(&self, tools: &T, request: &Parts, value: Value) -> Option<Reply>
+    async fn reply<T>(&self, tools: &T, request: &Parts, body: &[u8]) -> Option<Reply>
     where
         T: Tools + ?Sized,
     {
+        let value = match schema::parse(body) {
+            Ok(value) => value,
+            Err(malformed) => {
+                let error = Error::new(code::PARSE_ERROR, malformed.to_string());
+                return Some(Reply::error(
+                    None,
+                    error.with_status(StatusCode::BAD_REQUEST),
+                ));
+            }
+        };
         let revision = Revision::of_headers(&request.headers);
         if let Value::Array(messages) = value {
             return match check_batch(&revision, messages.len()) {
