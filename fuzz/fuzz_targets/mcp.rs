@@ -9,7 +9,7 @@ use std::sync::{
 
 use futures_util::FutureExt;
 use http::{HeaderName, HeaderValue, Request};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use tower_rctp::{
@@ -27,7 +27,11 @@ static SERVER: LazyLock<(Mcp, Box<dyn Tools>)> = LazyLock::new(|| {
         "additionalProperties": false
     }));
     let tools = tool_fn(tool.build().unwrap(), |call| {
-        assert!(call.arguments["amount"].as_u64().is_some_and(|amount| amount >= 1));
+        assert!(
+            call.arguments["amount"]
+                .as_u64()
+                .is_some_and(|amount| amount >= 1)
+        );
         CALLED.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Ok(ToolResult::text("paid")) })
     });
@@ -41,12 +45,16 @@ fuzz_target!(|data: &[u8]| {
     let mut request = Request::post("/mcp")
         .header("host", "gateway.example")
         .header("content-type", "application/json")
-        .body(Body::from(body.to_vec().into()))
+        .body(Body::new(Full::from(body.to_vec())))
         .unwrap();
     for line in head.split(|byte| *byte == b'\n') {
         let mut parts = line.splitn(2, |byte| *byte == b':');
-        let name = parts.next().and_then(|name| HeaderName::from_bytes(name).ok());
-        let value = parts.next().and_then(|value| HeaderValue::from_bytes(value).ok());
+        let name = parts
+            .next()
+            .and_then(|name| HeaderName::from_bytes(name).ok());
+        let value = parts
+            .next()
+            .and_then(|value| HeaderValue::from_bytes(value).ok());
         if let (Some(name), Some(value)) = (name, value) {
             request.headers_mut().append(name, value);
         }
@@ -61,8 +69,17 @@ fuzz_target!(|data: &[u8]| {
 
     let named = body.windows(3).filter(|word| word == b"pay").count();
     assert!(called <= named || body.contains(&b'\\'));
-    let json = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
-    let body = response.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+    let json = response
+        .headers()
+        .get("content-type")
+        .is_some_and(|kind| kind == "application/json");
+    let body = response
+        .into_body()
+        .collect()
+        .now_or_never()
+        .unwrap()
+        .unwrap()
+        .to_bytes();
     if !json {
         assert!(status == 202 && body.is_empty() || body.starts_with(b"event: message\ndata: "));
         return;
