@@ -8,6 +8,7 @@
 //!                           │
 //!   Arrive         which row is it?           matches the table, collects the body once, hashes it once
 //!   Authenticate   who is calling?            RFC 9421 signature or OAuth token → Caller
+//!   (CallTools)    is it a tool call?         over MCP: its REST request goes on from here
 //!   Admit          do we serve it?            RCTP-Version, and a row
 //!   Approve        has the seller answered?   the passkey, over what was asked; what was parked goes on from here
 //!   Record         is it written down?        refusals on their way out enter the deal record
@@ -86,7 +87,9 @@ pub mod service;
 pub mod store;
 pub mod wire;
 
-pub use rctp::{BuildError, GrantLayer, LifecycleError, Rctp, RctpBuilder, RctpLayer};
+pub use rctp::{
+    Authenticated, BuildError, GrantLayer, LifecycleError, Rctp, RctpBuilder, RctpLayer,
+};
 
 /// The program in it compiles.
 #[cfg(all(doctest, feature = "axum"))]

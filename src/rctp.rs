@@ -21,8 +21,9 @@ use crate::{
         approve::{self, Approve, Approver},
         arrive::{Arrive, BODY_LIMIT},
         authenticate::{
-            self, Authenticate, Mechanisms,
+            self, Authenticate, Mechanisms, Surface,
             fetch::{Fetch, allowed_url},
+            mcp_signature_policy,
             operators::{InForce, Operators, Profiles, Replaced},
             signature_policy,
         },
@@ -80,11 +81,24 @@ const PARKED_TOKENS: &str = "tower-rctp parked access tokens";
 /// How often a lost race about a listing is tried again.
 const ATTEMPTS: usize = 16;
 
+#[cfg(feature = "mcp")]
+use crate::{
+    layer::mcp::{self, CallTools, MCP},
+    service::tools::{Mcp, McpBuilder, Tools},
+};
+
+/// The authentication, and within it the tools, where MCP is served.
+#[cfg(feature = "mcp")]
+pub type Authenticated = (Authenticate, CallTools);
+/// The authentication.
+#[cfg(not(feature = "mcp"))]
+pub type Authenticated = Authenticate;
+
 /// The whole stack as one layer.
 pub type RctpLayer = Stack<(
     Arrive,
     (
-        Authenticate,
+        Authenticated,
         (
             Admit,
             (
@@ -107,6 +121,7 @@ struct Parts {
     layered: AtomicBool,
     arrive: Arrive,
     authenticate: Authenticate,
+    authenticated: Authenticated,
     approve: Approve,
     record: Record,
     grant: CheckGrant,
@@ -119,6 +134,8 @@ struct Parts {
     keys: Vec<Value>,
     /// The path of the public URL, without its trailing slash.
     prefix: String,
+    /// Transports, with their paths under the public URL.
+    services: Vec<(&'static str, &'static str)>,
     /// Whether signatures, and unsigned tokens, are accepted.
     accepts: [bool; 2],
     key: SigningKey,
@@ -168,9 +185,9 @@ impl Rctp {
     /// The stack in four layers, this one outermost, then [`Rctp::grant`], [`Rctp::idempotency`] and [`Rctp::decision`]:
     /// what [`Rctp::layer`] does in one, for a marketplace that puts layers of its own between. Here: which row is it,
     /// who is calling, and do we serve it?
-    pub fn authenticate(&self) -> Stack<(Arrive, (Authenticate, Admit))> {
+    pub fn authenticate(&self) -> Stack<(Arrive, (Authenticated, Admit))> {
         let Parts { arrive, .. } = &*self.0;
-        Stack::new((arrive.clone(), (self.0.authenticate.clone(), Admit)))
+        Stack::new((arrive.clone(), (self.0.authenticated.clone(), Admit)))
     }
 
     /// The second of the four layers: may it still act for them, and is the body well-formed? What the seller approves
@@ -208,9 +225,12 @@ impl Rctp {
 
     /// The gateway profile, for `GET /.well-known/ucp` (binding 10).
     pub fn profile(&self) -> Value {
-        let endpoint = format!("{}/", self.0.public_url);
+        let services = self.0.services.iter().map(|(transport, path)| {
+            let endpoint = format!("{}{path}", self.0.public_url);
+            (*transport, endpoint)
+        });
         profile::gateway(
-            &endpoint,
+            &services.collect::<Vec<_>>(),
             &self.0.policy,
             &self.0.policy.term_sets.names(),
             &self.0.keys,
@@ -233,6 +253,8 @@ impl Rctp {
             oauth,
             pages,
             webhooks: self.0.outbox.is_kept(),
+            #[cfg(feature = "mcp")]
+            mcp: self.0.services.iter().any(|(_, path)| *path == MCP),
         };
         Discovery::new(&about, &self.profile(), &self.0.prefix)
     }
@@ -703,6 +725,10 @@ pub struct RctpBuilder {
     #[cfg(feature = "approvals")]
     approvals: Option<Approvals>,
     webhooks: bool,
+    #[cfg(feature = "mcp")]
+    mcp: Option<McpBuilder>,
+    #[cfg(feature = "mcp")]
+    tools: Option<Arc<dyn Tools>>,
     body_limit: usize,
     dev: bool,
 }
@@ -735,6 +761,10 @@ impl Default for RctpBuilder {
             #[cfg(feature = "approvals")]
             approvals: None,
             webhooks: false,
+            #[cfg(feature = "mcp")]
+            mcp: None,
+            #[cfg(feature = "mcp")]
+            tools: None,
             body_limit: BODY_LIMIT,
             dev: false,
         }
@@ -908,6 +938,27 @@ impl RctpBuilder {
         self
     }
 
+    /// Serves the operations as tools over MCP too (binding 13), at `/mcp` under the public URL; see `docs/mcp.md`. The
+    /// hosts are this builder's public URL and authorities, the limit of bodies is its own.
+    ///
+    /// ```
+    /// use tower_rctp::{Rctp, service::tools::Mcp};
+    ///
+    /// let builder = Rctp::builder().mcp(Mcp::builder("marketplace.example", "1.0.0"));
+    /// ```
+    #[cfg(feature = "mcp")]
+    pub fn mcp(mut self, server: McpBuilder) -> Self {
+        self.mcp = Some(server);
+        self
+    }
+
+    /// Tools of the marketplace's own, on the same endpoint. Their callers are authenticated; all else is theirs to check.
+    #[cfg(feature = "mcp")]
+    pub fn tools(mut self, tools: impl Tools + 'static) -> Self {
+        self.tools = Some(Arc::new(tools));
+        self
+    }
+
     /// The limit of a request's body in bytes; 256 KiB by default. More is 413.
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;
@@ -979,7 +1030,8 @@ impl RctpBuilder {
     ///
     /// # Errors
     /// What is missing or wrong, by name, and what to write.
-    pub fn build(self) -> Result<Rctp, BuildError> {
+    #[cfg_attr(not(feature = "mcp"), allow(unused_mut))]
+    pub fn build(mut self) -> Result<Rctp, BuildError> {
         let public = self.public()?;
         self.policy.tiers.check()?;
         self.check_numbers()?;
@@ -1079,7 +1131,32 @@ impl RctpBuilder {
             outbox: outbox.clone(),
         });
         let prefix = public.prefix.clone();
-        let arrive = Arrive::new(public.prefix, self.body_limit, approver.is_some());
+        #[cfg_attr(not(feature = "mcp"), allow(unused_mut))]
+        let mut services = vec![("rest", "/")];
+        #[cfg(feature = "mcp")]
+        let server = self.mcp_server(&public)?;
+        #[cfg(feature = "mcp")]
+        services.extend(server.is_some().then_some(("mcp", MCP)));
+        let arrive = Arrive::new(
+            public.prefix,
+            self.body_limit,
+            approver.is_some(),
+            #[cfg(feature = "mcp")]
+            server.clone().map(mcp::Surface),
+        );
+        #[cfg(feature = "mcp")]
+        let call_tools = CallTools::new(server.map(|server| mcp::Config {
+            server,
+            others: self.tools.take(),
+            grant: grant.clone(),
+            recorder: recorder.clone(),
+            policy: policy.clone(),
+            prefix: prefix.clone(),
+        }));
+        #[cfg(feature = "mcp")]
+        let authenticated = (authenticate.clone(), call_tools);
+        #[cfg(not(feature = "mcp"))]
+        let authenticated = authenticate.clone();
         let record = Record::new(recorder);
         #[cfg(feature = "approvals")]
         let pages = hosted.map(|(hosted, files)| {
@@ -1098,7 +1175,7 @@ impl RctpBuilder {
         let layer = Stack::new((
             arrive.clone(),
             (
-                authenticate.clone(),
+                authenticated.clone(),
                 (
                     Admit,
                     (
@@ -1119,6 +1196,7 @@ impl RctpBuilder {
             layered: AtomicBool::new(false),
             arrive,
             authenticate,
+            authenticated,
             approve,
             record,
             grant,
@@ -1130,6 +1208,7 @@ impl RctpBuilder {
             public_url,
             keys,
             prefix,
+            services,
             accepts: [
                 self.mechanisms.accepts_signatures(),
                 self.mechanisms.accepts_oauth(),
@@ -1185,17 +1264,46 @@ impl RctpBuilder {
         Ok(Some((Arc::new(hosted), Pages::files(settings)?)))
     }
 
+    #[cfg(feature = "mcp")]
+    fn mcp_server(&mut self, public: &Public) -> Result<Option<Mcp>, BuildError> {
+        let Some(server) = self.mcp.take() else {
+            return match self.tools {
+                None => Ok(None),
+                Some(_) => Err(BuildError::missing(
+                    "mcp",
+                    ".mcp(Mcp::builder(name, version))",
+                )),
+            };
+        };
+        let hosts = public.authorities.iter();
+        let urls = hosts.map(|host| format!("{}://{}", host.scheme(), host.as_str()));
+        let server = urls.fold(server, |server, url| server.public_url(&url));
+        let server = server.body_limit(self.body_limit).build();
+        server
+            .map(Some)
+            .map_err(|e| BuildError(format!("mcp: {e}")))
+    }
+
     /// `WWW-Authenticate`, from which OAuth clients find the authorization server (RFC 9728 §5.1).
-    fn challenge(&self, public_url: &str) -> Result<Option<HeaderValue>, BuildError> {
+    fn challenge(&self, parameters: &str) -> Result<Option<HeaderValue>, BuildError> {
         if !self.mechanisms.accepts_oauth() {
             return Ok(None);
         }
-        let text = format!(
-            "Bearer resource_metadata=\"{public_url}/.well-known/oauth-protected-resource\""
-        );
+        let text = format!("Bearer resource_metadata={parameters}");
         HeaderValue::from_str(&text)
             .map(Some)
             .map_err(|_| BuildError("public_url does not fit a header".into()))
+    }
+
+    /// MCP clients take the scopes that they ask for from here; the metadata is that of the endpoint.
+    fn mcp_challenge(&self, public: &Public) -> String {
+        let Public { origin, prefix, .. } = public;
+        let scopes: Vec<&str> = self.policy.tiers.iter().map(|(scope, _)| scope).collect();
+        let scope = match scopes.is_empty() {
+            true => String::new(),
+            false => format!(", scope=\"{}\"", scopes.join(" ")),
+        };
+        format!("\"{origin}/.well-known/oauth-protected-resource{prefix}/mcp\"{scope}")
     }
 
     fn check_numbers(&self) -> Result<(), BuildError> {
@@ -1327,11 +1435,20 @@ impl RctpBuilder {
             mechanisms: self.mechanisms.clone(),
             introspect,
             authorities: public.authorities.clone(),
-            policy: signature_policy(),
+            rest: Surface {
+                policy: signature_policy(),
+                challenge: self.challenge(&format!(
+                    "\"{}/.well-known/oauth-protected-resource\"",
+                    public.url
+                ))?,
+            },
+            mcp: Surface {
+                policy: mcp_signature_policy(),
+                challenge: self.challenge(&self.mcp_challenge(public))?,
+            },
             clock: self.clock.clone(),
             recorder,
             body_limit: self.body_limit,
-            challenge: self.challenge(&public.url)?,
         }))
     }
 

@@ -28,7 +28,9 @@ impl Step for Admit {
         }
         match request.extensions().get::<Arrived>().map(Arrived::route) {
             Some(Route::Row(..)) => next.run(request).await,
-            Some(Route::Unknown | Route::NoTable) | None => Ok(refuse(&Refusal::not_found())),
+            Some(Route::Unknown | Route::Tools(_) | Route::NoTable) | None => {
+                Ok(refuse(&Refusal::not_found()))
+            }
         }
     }
 

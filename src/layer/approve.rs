@@ -417,7 +417,7 @@ impl Config {
         let token = token.and_then(|t| self.sealer.open(t, approval.approval_id.as_bytes()));
         let token = token.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         let extensions = request.extensions_mut();
-        extensions.insert(Arrived::parked(Route::Row(row.op, id), sent, body));
+        extensions.insert(Arrived::within(Route::Row(row.op, id), sent, body));
         extensions.insert(approval.asked_by.caller());
         extensions.insert(approved);
         // Without one, the grant cannot be checked again, and is refused as missing.

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::{Request, Response, Uri};
 use tracing::Span;
 
+#[cfg(feature = "mcp")]
+use super::mcp::{MCP, Surface};
 use super::{
     body::{Body, CollectError},
     step::{Next, Step},
@@ -42,8 +44,21 @@ pub enum Route {
     Row(Op, Option<String>),
     /// Under the table's first segments, but no row.
     Unknown,
+    /// The MCP endpoint.
+    Tools(Called),
     /// The layers are used without the table.
     NoTable,
+}
+
+/// What a request to the MCP endpoint calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// One tool that is a row.
+    Tool(Op),
+    /// Several of those, in a batch.
+    Tools,
+    /// Anything else.
+    Other,
 }
 
 /// Shows no body, which may hold a proposed floor, and no hash of one (R28).
@@ -57,12 +72,17 @@ impl fmt::Debug for Arrived {
 }
 
 impl Arrived {
-    /// The row, if it is one.
+    /// The row, if it is one, or calls one as a tool.
     pub fn row(&self) -> Option<&'static Operation> {
         match self.0.route {
-            Route::Row(op, _) => Some(op.row()),
-            Route::Unknown | Route::NoTable => None,
+            Route::Row(op, _) | Route::Tools(Called::Tool(op)) => Some(op.row()),
+            Route::Unknown | Route::Tools(_) | Route::NoTable => None,
         }
+    }
+
+    /// Whether it came to the MCP endpoint.
+    pub(crate) fn is_mcp(&self) -> bool {
+        matches!(self.0.route, Route::Tools(_))
     }
 
     /// Where it goes.
@@ -74,7 +94,7 @@ impl Arrived {
     pub fn id(&self) -> Option<&str> {
         match &self.0.route {
             Route::Row(_, id) => id.as_deref(),
-            Route::Unknown | Route::NoTable => None,
+            Route::Unknown | Route::Tools(_) | Route::NoTable => None,
         }
     }
 
@@ -102,11 +122,11 @@ impl Arrived {
         if let Some(arrived) = request.extensions().get::<Arrived>() {
             return Ok((arrived.clone(), request));
         }
-        Self::collect(request, Route::NoTable, limit).await
+        Self::collect(request, |_| Route::NoTable, limit).await
     }
 
-    /// The arrival of an action that was parked.
-    pub(crate) fn parked(route: Route, uri: Uri, body: Bytes) -> Self {
+    /// The arrival of an action that did not come as a request of its own: a parked one, or a tool call.
+    pub(crate) fn within(route: Route, uri: Uri, body: Bytes) -> Self {
         Self(Arc::new(Inner {
             route,
             uri,
@@ -115,9 +135,9 @@ impl Arrived {
         }))
     }
 
-    async fn collect(
+    pub(super) async fn collect(
         request: Request<Body>,
-        route: Route,
+        route: impl FnOnce(&[u8]) -> Route,
         limit: usize,
     ) -> Result<(Self, Request<Body>), Refusal> {
         let uri = uri_as_sent(&request).clone();
@@ -130,7 +150,7 @@ impl Arrived {
             CollectError::Broken => Refusal::invalid("the body broke off before its end"),
         })?;
         let arrived = Self(Arc::new(Inner {
-            route,
+            route: route(&body),
             uri,
             hash: sha256(&body),
             body: body.clone(),
@@ -164,6 +184,20 @@ pub struct Answered {
     pub replayed: bool,
 }
 
+impl Answered {
+    /// What the response says of itself.
+    pub(crate) fn of(operation: Option<Op>, response: &Response<Body>) -> Self {
+        let extensions = response.extensions();
+        Self {
+            operation,
+            operator: None,
+            decision: stated(response),
+            refused: extensions.get().map(Refusal::code),
+            replayed: extensions.get::<Replayed>().is_some(),
+        }
+    }
+}
+
 /// Marks an answer that comes from the store (binding 2.4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replayed;
@@ -183,15 +217,32 @@ struct Config {
     limit: usize,
     /// Whether a step further in answers the seller's browser.
     browser: bool,
+    #[cfg(feature = "mcp")]
+    mcp: Option<Surface>,
 }
 
 impl Arrive {
-    pub(crate) fn new(prefix: String, limit: usize, browser: bool) -> Self {
+    pub(crate) fn new(
+        prefix: String,
+        limit: usize,
+        browser: bool,
+        #[cfg(feature = "mcp")] mcp: Option<Surface>,
+    ) -> Self {
         Self(Arc::new(Config {
             prefix,
             limit,
             browser,
+            #[cfg(feature = "mcp")]
+            mcp,
         }))
+    }
+
+    /// The MCP endpoint, where the request is for it. Its path is exact, as those of the table.
+    #[cfg(feature = "mcp")]
+    fn surface(&self, request: &Request<Body>) -> Option<&Surface> {
+        let surface = self.0.mcp.as_ref()?;
+        let path = uri_as_sent(request).path().strip_prefix(&*self.0.prefix);
+        (path == Some(MCP)).then_some(surface)
     }
 
     fn find(&self, request: &Request<Body>) -> Found {
@@ -216,6 +267,10 @@ enum Found {
 
 impl Step for Arrive {
     fn concerns(&self, request: &Request<Body>) -> bool {
+        #[cfg(feature = "mcp")]
+        if self.surface(request).is_some() {
+            return true;
+        }
         match self.find(request) {
             Found::Elsewhere => false,
             // Without an approver, the marketplace's own pages answer the seller's browser.
@@ -229,6 +284,12 @@ impl Step for Arrive {
         request: Request<Body>,
         next: N,
     ) -> Result<Response<Body>, N::Error> {
+        #[cfg(feature = "mcp")]
+        if let Some(surface) = self.surface(&request) {
+            let mut response = Box::pin(surface.run(request, next, self.0.limit)).await?;
+            answered(None, &mut response);
+            return Ok(response);
+        }
         let route = match self.find(&request) {
             Found::Row(op, id) => Route::Row(op, id),
             Found::Unknown | Found::Elsewhere => Route::Unknown,
@@ -242,22 +303,13 @@ impl Step for Arrive {
         };
         let operation = match &route {
             Route::Row(op, _) => Some(*op),
-            Route::Unknown | Route::NoTable => None,
+            Route::Unknown | Route::Tools(_) | Route::NoTable => None,
         };
-        let mut response = match Arrived::collect(request, route, self.0.limit).await {
+        let mut response = match Arrived::collect(request, |_| route, self.0.limit).await {
             Ok((_, request)) => next.run(request).await?,
             Err(refusal) => refuse(&refusal),
         };
-        let operator = response.extensions_mut().remove::<Operator>();
-        let extensions = response.extensions();
-        let answered = Answered {
-            operation,
-            operator: operator.map(|operator| operator.0),
-            decision: stated(&response),
-            refused: extensions.get().map(Refusal::code),
-            replayed: extensions.get::<Replayed>().is_some(),
-        };
-        response.extensions_mut().insert(answered);
+        answered(operation, &mut response);
         Ok(response)
     }
 
@@ -272,6 +324,15 @@ impl Step for Arrive {
     fn told(span: &Span, response: &Response<Body>) {
         trace::answered(span, response);
     }
+}
+
+/// Says how the request was answered. What one tool call came to, the step that ran it has said already.
+fn answered(operation: Option<Op>, response: &mut Response<Body>) {
+    let operator = response.extensions_mut().remove::<Operator>();
+    let told = response.extensions_mut().remove::<Answered>();
+    let mut answered = told.unwrap_or_else(|| Answered::of(operation, response));
+    answered.operator = operator.map(|operator| operator.0);
+    response.extensions_mut().insert(answered);
 }
 
 /// The decision that an answer states.

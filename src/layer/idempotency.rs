@@ -434,7 +434,9 @@ fn key(request: &Request<Body>) -> Result<String, Refusal> {
             ));
         }
         (Some(_), Some(_)) => {
-            return Err(Refusal::invalid("Idempotency-Key occurs twice"));
+            return Err(Refusal::invalid(
+                "there is more than one Idempotency-Key; send one, over MCP the same in header and meta",
+            ));
         }
     };
     let key = value.to_str().unwrap_or_default();

@@ -26,6 +26,8 @@ pub mod decision;
 mod extract;
 pub mod grant;
 pub mod idempotency;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 pub(crate) mod outbox;
 pub mod part;
 pub mod record;

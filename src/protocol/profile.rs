@@ -112,9 +112,20 @@ impl Profile {
     }
 }
 
-/// The profile that the gateway serves at `/.well-known/ucp` (binding 10, 13.1). `endpoint` is the public URL with
-/// a trailing slash; `keys` are public JWKs.
-pub fn gateway(endpoint: &str, policy: &Policy, term_sets: &[String], keys: &[Value]) -> Value {
+/// The profile that the gateway serves at `/.well-known/ucp` (binding 10, 13.1). `services` are transports with their
+/// endpoints; `keys` are public JWKs.
+pub fn gateway(
+    services: &[(&str, String)],
+    policy: &Policy,
+    term_sets: &[String],
+    keys: &[Value],
+) -> Value {
+    let services: Vec<_> = services
+        .iter()
+        .map(|(transport, endpoint)| {
+            json!({"version": VERSION, "transport": transport, "endpoint": endpoint})
+        })
+        .collect();
     let scopes: serde_json::Map<_, _> = policy
         .tiers
         .iter()
@@ -126,9 +137,7 @@ pub fn gateway(endpoint: &str, policy: &Policy, term_sets: &[String], keys: &[Va
     json!({
         "ucp": {
             "version": UCP_VERSION,
-            "services": {
-                "dev.rctp": [{"version": VERSION, "transport": "rest", "endpoint": endpoint}]
-            },
+            "services": {"dev.rctp": services},
             "capabilities": {
                 "dev.ucp.common.identity_linking": [
                     {"version": UCP_VERSION, "schema": linking, "config": {"scopes": scopes}}

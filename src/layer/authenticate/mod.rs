@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 
 use self::operators::{InForce, Operator, Operators, Profiles, Replaced};
 use super::{
-    arrive::{self, Arrived, Route, refuse},
+    arrive::{self, Arrived, Called, Route, refuse},
     body::Body,
     context::Clock,
     grant::introspection::{Introspect, IntrospectError},
@@ -69,6 +69,11 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 
 /// What a request must cover (binding 2.1; UCP message signatures).
 pub fn coverage() -> Coverage {
+    mcp_coverage().on_method(Method::POST, [IDEMPOTENCY_KEY.into()])
+}
+
+/// What a request to the MCP endpoint must cover (binding 13.2). Its key is in the body.
+pub fn mcp_coverage() -> Coverage {
     Coverage::new()
         .always([
             Component::Method,
@@ -81,7 +86,6 @@ pub fn coverage() -> Coverage {
             HeaderName::from_static("content-digest").into(),
             header::CONTENT_TYPE.into(),
         ])
-        .on_method(Method::POST, [IDEMPOTENCY_KEY.into()])
         .when_present([
             IDEMPOTENCY_KEY,
             header::AUTHORIZATION,
@@ -93,7 +97,16 @@ pub fn coverage() -> Coverage {
 /// The policy that signed requests are verified with: the coverage, `created` within ±60 s, `expires − created` at
 /// most 300 s, and of the tags only `web-bot-auth`, which UCP allows for dual audiences.
 pub fn signature_policy() -> Policy {
-    Policy::new(coverage()).allow_tag(
+    policy(coverage())
+}
+
+/// The same for requests to the MCP endpoint.
+pub fn mcp_signature_policy() -> Policy {
+    policy(mcp_coverage())
+}
+
+fn policy(coverage: Coverage) -> Policy {
+    Policy::new(coverage).allow_tag(
         "web-bot-auth",
         [Component::FieldKey(
             HeaderName::from_static("signature-agent"),
@@ -226,11 +239,17 @@ pub(crate) struct Config {
     pub(crate) mechanisms: Mechanisms,
     pub(crate) introspect: Option<Arc<dyn Introspect>>,
     pub(crate) authorities: Vec<Authority>,
-    pub(crate) policy: Policy,
+    pub(crate) rest: Surface,
+    pub(crate) mcp: Surface,
     pub(crate) clock: Arc<dyn Clock>,
     /// Where refusals of proven callers are written (R30).
     pub(crate) recorder: Option<Recorder>,
     pub(crate) body_limit: usize,
+}
+
+/// What REST and MCP have each for itself.
+pub(crate) struct Surface {
+    pub(crate) policy: Policy,
     /// `WWW-Authenticate` of every 401, the grant's included, where OAuth is accepted (R12).
     pub(crate) challenge: Option<HeaderValue>,
 }
@@ -314,8 +333,8 @@ impl Step for Authenticate {
                 }
             }
         };
-        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (response.status(), &self.0.challenge)
-        {
+        let challenge = &self.0.surface(&arrived).challenge;
+        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (response.status(), challenge) {
             response
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, challenge.clone());
@@ -350,6 +369,13 @@ impl From<Refusal> for Refused {
 }
 
 impl Config {
+    fn surface(&self, arrived: &Arrived) -> &Surface {
+        match arrived.is_mcp() {
+            true => &self.mcp,
+            false => &self.rest,
+        }
+    }
+
     async fn authenticate(&self, parts: &Parts, arrived: &Arrived) -> Result<Proven, Refused> {
         let now = self.clock.now();
         let headers = &parts.headers;
@@ -446,7 +472,13 @@ impl Config {
         let message = Message::request(&parts.method, authority, uri.path(), uri.query(), headers);
         let body = (!arrived.body().is_empty()).then_some(arrived.hash());
         let covered = presented
-            .verify(&message, key, &self.policy, body, now.secs())
+            .verify(
+                &message,
+                key,
+                &self.surface(arrived).policy,
+                body,
+                now.secs(),
+            )
             .map_err(invalid)?;
         let mut caller = Caller::signed(url, covered.keyid().clone());
         caller.roles = operator.roles().to_vec();
@@ -533,7 +565,10 @@ impl Config {
             .registered(Mechanism::Oauth, headers, registration, now)
             .await?;
         // Where no row has the grant checked, nothing else looks whether the token is current.
-        if matches!(arrived.route(), Route::NoTable | Route::Unknown) {
+        if matches!(
+            arrived.route(),
+            Route::NoTable | Route::Unknown | Route::Tools(Called::Other)
+        ) {
             grant::live(&introspection, None, now)?;
         }
         let bearer = Bearer {

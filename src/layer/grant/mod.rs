@@ -61,6 +61,16 @@ impl CheckGrant {
     }
 }
 
+#[cfg(feature = "mcp")]
+impl CheckGrant {
+    /// The seller's grant that the caller carries; `None` for a buyer's agent. It is what a row of both sides finds.
+    pub(crate) async fn carried(&self, extensions: &Extensions) -> Result<Option<Grant>, Refusal> {
+        let row = Op::GetDealEvents.row();
+        let grant = self.0.check(extensions, Some(row)).await?;
+        self.0.given_to(extensions, grant)
+    }
+}
+
 impl Step for CheckGrant {
     async fn run<N: Next>(
         self,
@@ -110,9 +120,7 @@ impl Config {
         let side = row.map_or(Side::Seller, |row| row.side);
         let need = self.need(row);
         // R23.
-        let always_signed =
-            row.is_some_and(|row| matches!(row.op, Op::CreateDeal | Op::PostDealEvent));
-        if always_signed && caller.key.is_none() {
+        if row.is_some_and(|row| is_always_signed(row.op)) && caller.key.is_none() {
             return Err(Refusal::forbid(
                 Reason::SignatureInvalid,
                 "this is always a signed request (binding 5.3, 8.1)",
@@ -235,6 +243,11 @@ impl Config {
             _ => Err(no_grant()),
         }
     }
+}
+
+/// Whether only signed requests may do it (R23).
+pub(crate) fn is_always_signed(op: Op) -> bool {
+    matches!(op, Op::CreateDeal | Op::PostDealEvent)
 }
 
 fn no_grant() -> Refusal {

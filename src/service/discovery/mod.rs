@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `GET /.well-known/ucp` | the gateway profile: scopes with tiers, term sets, expiry, budget, services, keys |
 //! | `GET /.well-known/oauth-protected-resource` | OAuth protected-resource metadata (RFC 9728); with a path in the public URL also where RFC 9728 inserts that path |
+//! | `GET /.well-known/oauth-protected-resource/mcp` | the same for the MCP endpoint, where that is served |
+//! | `GET /schemas/mcp.openrpc.json` | with the MCP endpoint: an OpenRPC document of its tools (binding 13.4) |
 //! | `GET /schemas/{name}.json`, `/schemas/registries/{name}.json` | every schema and registry, as published |
 //! | `GET /openapi.json` | an OpenAPI 3.1 document, made of the table of operations and the schemas |
 //! | `GET /docs`, `/docs/docs.css` | the same for people, on one page with nothing from elsewhere |
@@ -18,6 +20,8 @@
 
 mod docs;
 mod openapi;
+#[cfg(feature = "mcp")]
+pub(crate) mod tools;
 mod webhooks;
 
 use std::{
@@ -35,6 +39,8 @@ use serde_json::{Value, json};
 use tower::Service;
 
 pub(crate) use self::openapi::About;
+#[cfg(feature = "mcp")]
+use crate::layer::mcp::MCP;
 use crate::{
     layer::{arrive::refuse, body::Body},
     protocol::{policy::Policy, refusal::Refusal, schema},
@@ -44,6 +50,8 @@ use crate::{
 const JSON: &str = "application/json";
 const PROFILE: &str = "/.well-known/ucp";
 const RESOURCE: &str = "/.well-known/oauth-protected-resource";
+#[cfg(feature = "mcp")]
+const OPENRPC: &str = "/schemas/mcp.openrpc.json";
 const OPENAPI: &str = "/openapi.json";
 const DOCS: &str = "/docs";
 const STYLE: &str = "/docs/docs.css";
@@ -117,6 +125,22 @@ impl Discovery {
             // RFC 9728 §3.1: the well-known part goes before the path of the resource.
             by_path.insert(format!("{RESOURCE}{prefix}"), Document::json(&resource));
         }
+        #[cfg(feature = "mcp")]
+        if about.mcp {
+            let endpoint = format!("{}{MCP}", about.public_url);
+            // The path of the endpoint is inserted too; what is told must name the URL that it was made of (§3.3).
+            let resource = protected_resource(&endpoint, about.authorization_server, about.policy);
+            by_path.extend([
+                (
+                    format!("{RESOURCE}{prefix}{MCP}"),
+                    Document::json(&resource),
+                ),
+                (
+                    OPENRPC.to_owned(),
+                    Document::json(&tools::openrpc(&endpoint)),
+                ),
+            ]);
+        }
         let schemas = schema::published().into_iter().map(|(name, text)| {
             let path = format!("/schemas/{name}.json");
             (path, Document::new("application/schema+json", text))
@@ -145,6 +169,8 @@ impl Discovery {
             paths.extend([PROFILE.to_owned(), RESOURCE.to_owned()]);
             paths.push(format!("{RESOURCE}{prefix}"));
         }
+        #[cfg(feature = "mcp")]
+        paths.push(format!("{RESOURCE}{prefix}{MCP}"));
         paths.iter().fold(axum::Router::new(), |router, path| {
             router.route_service(path, self.clone())
         })

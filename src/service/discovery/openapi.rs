@@ -35,6 +35,9 @@ pub(crate) struct About<'a> {
     pub(crate) pages: bool,
     /// Whether operators are told of changes.
     pub(crate) webhooks: bool,
+    /// Whether the operations are served as tools over MCP.
+    #[cfg(feature = "mcp")]
+    pub(crate) mcp: bool,
 }
 
 pub(crate) fn document(about: &About<'_>) -> Value {
@@ -94,7 +97,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Members by name: the same bytes whether or not some other crate has serde_json keep the order of insertion.
-fn sorted(value: Value) -> Value {
+pub(super) fn sorted(value: Value) -> Value {
     match value {
         Value::Object(members) => {
             let mut members: Vec<_> = members.into_iter().collect();
@@ -132,14 +135,14 @@ fn tags(about: &About<'_>) -> Value {
 // ---- The table ----------------------------------------------------------------------------------------------------
 
 /// What the table does not say of an operation.
-struct Told {
-    summary: &'static str,
-    description: &'static str,
+pub(super) struct Told {
+    pub(super) summary: &'static str,
+    pub(super) description: &'static str,
     /// The status and the schema of what was carried out; none where this version carries nothing out.
-    done: Option<(u16, &'static str)>,
+    pub(super) done: Option<(u16, &'static str)>,
 }
 
-fn told(op: Op) -> Told {
+pub(super) fn told(op: Op) -> Told {
     let told = |summary, description, done| Told {
         summary,
         description,

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, request::Parts};
 use http_body::Body as HttpBody;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -191,7 +191,7 @@ impl Mcp {
         B::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        let form = match self.admit(&parts) {
+        let form = match self.admit(&parts.method, &parts.uri, &parts.headers) {
             Ok(form) => form,
             Err(error) => return Form::Json.response(Reply::error(None, error)),
         };
@@ -242,13 +242,20 @@ impl Mcp {
             .response(reply)
     }
 
-    fn admit(&self, parts: &Parts) -> Result<Form, Error> {
-        if parts.method != Method::POST {
+    fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Form, Error> {
+        if *method != Method::POST {
             return Err(method_not_allowed());
         }
-        self.0.guard.check(&parts.uri, &parts.headers)?;
-        check_content_type(&parts.headers)?;
-        Form::accepted(&parts.headers)
+        self.0.guard.check(uri, headers)?;
+        check_content_type(headers)?;
+        Form::accepted(headers)
+    }
+
+    /// The answer to a request that [`Mcp::answer`] would not read: for layers that read it first.
+    pub(crate) fn turned_away<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let admitted = self.admit(request.method(), request.uri(), request.headers());
+        let error = admitted.err()?;
+        Some(Form::Json.response(Reply::error(None, error)))
     }
 
     async fn read(&self, body: Body) -> Result<Bytes, Error> {

@@ -1,0 +1,535 @@
+//! The operations as tools over MCP (binding 13): a tool call becomes its REST request, and goes through the same steps.
+//!
+//! ```text
+//! POST /mcp ─ Arrive ─ Authenticate ─ CallTools ┬ tools/call → the row's request → Admit → … → handler
+//!                                               ├ tools/list → what the caller may use
+//!                                               └ the rest of MCP, and a marketplace's own tools
+//! ```
+//!
+//! The POST is authenticated as any request (binding 2, 13.2); its signature need not cover an `Idempotency-Key`, since
+//! that of a tool call is in its `meta`. What a call comes to:
+//!
+//! | the row's answer | the tool's |
+//! |---|---|
+//! | carried out, or asked | a result, `{"decision", "result"}` |
+//! | forbidden | error -32000 with `{"code", "decision"}` and the members of the error body |
+//! | a protocol error | the same without `decision` |
+//! | any 401 | the same under HTTP 401, with `WWW-Authenticate`, where the call came alone (R34) |
+//!
+//! Arguments that are no call of the row at all (a missing id, a `meta` that is none) are `invalid_request`; the body's own
+//! schema is looked at in its place, after the grant (R7).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::Either;
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode, Uri,
+    header::{CONTENT_TYPE, WWW_AUTHENTICATE},
+    request::Parts,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    arrive::{Answered, Arrived, Called, Route},
+    authenticate::{Bearer, IDEMPOTENCY_KEY, SignedBy},
+    body::{Body, CollectError},
+    grant::{CheckGrant, is_always_signed},
+    idempotency::MAX_STORED,
+    part::put_together_wrongly,
+    record::Recorder,
+    step::{Next, Step},
+};
+use crate::{
+    protocol::{
+        caller::Caller,
+        decision::{Decision, HEADER},
+        grant::Grant,
+        operation::{Op, Operation, Side, Verb, is_id},
+        policy::{Policy, Tier},
+        refusal::{Reason, Refusal},
+    },
+    service::{
+        discovery::tools::{self, META, id_of, query_of},
+        tools::{Call, Error, Mcp, Outcome, Tool, ToolResult, Tools},
+    },
+    store::BoxFuture,
+    wire::jcs,
+};
+
+/// The endpoint's path under the public URL (binding 12).
+pub const MCP: &str = "/mcp";
+
+/// The code of every refusal of an RCTP tool (binding 13.4).
+pub const REFUSED: i64 = -32000;
+
+/// The outer half: what is refused before any tool is reached is said in the form that MCP clients read.
+#[derive(Clone, Debug)]
+pub(crate) struct Surface(pub(crate) Mcp);
+
+impl Surface {
+    pub(super) async fn run<N: Next>(
+        &self,
+        request: Request<Body>,
+        next: N,
+        limit: usize,
+    ) -> Result<Response<Body>, N::Error> {
+        if let Some(response) = self.0.turned_away(&request) {
+            return Ok(response);
+        }
+        let headers = request.headers().clone();
+        let route = |body: &[u8]| Route::Tools(called(body));
+        let (arrived, request) = match Arrived::collect(request, route, limit).await {
+            Ok(arrived) => arrived,
+            Err(refusal) => {
+                let error = Error::invalid_request(refusal.message().to_owned());
+                let error = error.with_status(refusal.status());
+                return Ok(self.0.refuse(&headers, &[], error));
+            }
+        };
+        let response = next.run(request).await?;
+        let Some(refusal) = response.extensions().get::<Refusal>() else {
+            return Ok(response);
+        };
+        let mut error = refused(refusal);
+        if let Some(challenge) = response.headers().get(WWW_AUTHENTICATE) {
+            error = error.with_header(WWW_AUTHENTICATE, challenge.clone());
+        }
+        let mut answer = self.0.refuse(&headers, arrived.body(), error);
+        *answer.extensions_mut() = response.into_parts().0.extensions;
+        Ok(answer)
+    }
+}
+
+/// What a body calls. It is looked at before anybody is known, since who is refused, and how, depends on the row (S1).
+fn called(body: &[u8]) -> Called {
+    #[derive(Deserialize)]
+    struct Message {
+        method: String,
+        params: Option<Params>,
+    }
+    #[derive(Deserialize)]
+    struct Params {
+        name: Option<String>,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Body {
+        One(Message),
+        Batch(Vec<Message>),
+    }
+    let row = |message: &Message| {
+        let name = message.params.as_ref()?.name.as_deref()?;
+        (message.method == "tools/call").then(|| tools::find(name))?
+    };
+    match serde_json::from_slice(body) {
+        Ok(Body::One(message)) => row(&message).map_or(Called::Other, |(op, _)| Called::Tool(op)),
+        Ok(Body::Batch(all)) if all.iter().all(|message| row(message).is_some()) => Called::Tools,
+        _ => Called::Other,
+    }
+}
+
+/// The inner half, within the authentication: answers MCP, and runs the rest of the stack for each call of a row.
+#[derive(Clone)]
+pub struct CallTools(Option<Arc<Config>>);
+
+pub(crate) struct Config {
+    pub(crate) server: Mcp,
+    /// The marketplace's own.
+    pub(crate) others: Option<Arc<dyn Tools>>,
+    pub(crate) grant: CheckGrant,
+    pub(crate) recorder: Recorder,
+    pub(crate) policy: Arc<Policy>,
+    /// The path of the public URL, without its trailing slash.
+    pub(crate) prefix: String,
+}
+
+impl CallTools {
+    pub(crate) fn new(config: Option<Config>) -> Self {
+        Self(config.map(Arc::new))
+    }
+}
+
+impl Step for CallTools {
+    fn run<N: Next>(
+        self,
+        request: Request<Body>,
+        next: N,
+    ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
+        let arrived = request.extensions().get::<Arrived>();
+        match self.0.filter(|_| arrived.is_some_and(Arrived::is_mcp)) {
+            Some(config) => Either::Left(Box::pin(answer(config, request, next))),
+            None => Either::Right(next.run(request)),
+        }
+    }
+}
+
+async fn answer<N: Next>(
+    config: Arc<Config>,
+    request: Request<Body>,
+    next: N,
+) -> Result<Response<Body>, N::Error> {
+    let tools = Arc::new(RctpTools {
+        config: config.clone(),
+        next: Mutex::new(next),
+        lost: Mutex::default(),
+        answered: Mutex::default(),
+    });
+    let mut response = match &config.others {
+        Some(others) => {
+            let both = tools.clone().and(others.clone());
+            config.server.answer(&both, request).await
+        }
+        None => config.server.answer(&tools, request).await,
+    };
+    if let Some(error) = taken(&tools.lost) {
+        return Err(error);
+    }
+    // Of a batch there is no one thing to tell.
+    if let Ok([answered]) = <[Answered; 1]>::try_from(taken(&tools.answered)) {
+        response.extensions_mut().insert(answered);
+    }
+    Ok(response)
+}
+
+/// The table's tools, for one request. [`Tools`] are shared between the calls of a batch, which a [`Next`] need not be.
+struct RctpTools<N: Next> {
+    config: Arc<Config>,
+    next: Mutex<N>,
+    /// The error of the service inside, which is no answer.
+    lost: Mutex<Option<N::Error>>,
+    answered: Mutex<Vec<Answered>>,
+}
+
+fn taken<T: Default>(kept: &Mutex<T>) -> T {
+    std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl<N: Next> Tools for RctpTools<N> {
+    fn find(&self, name: &str) -> Option<Tool> {
+        tools::find(name).map(|(_, tool)| tool.clone())
+    }
+
+    fn list<'a>(&'a self, caller: &'a Parts) -> BoxFuture<'a, Result<Vec<Tool>, Error>> {
+        Box::pin(async move {
+            let extensions = &caller.extensions;
+            let grant = self.config.grant.carried(extensions).await;
+            let grant = grant.map_err(|refusal| refused(&refusal))?;
+            let caller = extensions.get::<Caller>();
+            let policy = &self.config.policy;
+            let usable = tools::all().iter().filter(|(op, _)| {
+                caller.is_some_and(|caller| may_use(op.row(), caller, grant.as_ref(), policy))
+            });
+            Ok(usable.map(|(_, tool)| tool.clone()).collect())
+        })
+    }
+
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            let Some((op, _)) = tools::find(call.tool.name()) else {
+                return Err(refused(&Refusal::not_found()));
+            };
+            let response = match self.run(op, call).await {
+                Ok(response) => response,
+                Err(Stopped::Refused(refusal)) => super::arrive::refuse(&refusal),
+                Err(Stopped::Recorded(response)) => response,
+                Err(Stopped::Lost(error)) => {
+                    *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    return Err(refused(&Refusal::unavailable("the service inside failed")));
+                }
+            };
+            self.answered
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(Answered::of(Some(op), &response));
+            outcome(response).await
+        })
+    }
+
+    fn busy(&self, _: &Tool) -> Outcome {
+        Err(refused(&Refusal::unavailable(
+            "the gateway has too many calls at once; nothing was executed, retry with the same key",
+        )))
+    }
+}
+
+/// Whether a call can come to anything for this caller: its side, the scopes of its grant, what is offered, and what is
+/// always signed.
+fn may_use(row: &Operation, caller: &Caller, grant: Option<&Grant>, policy: &Policy) -> bool {
+    let side = match row.side {
+        Side::Seller | Side::Asker => grant.is_some(),
+        Side::Buyer => grant.is_none(),
+        Side::Party | Side::PartyOrRole | Side::Operator => true,
+        Side::Browser => false,
+    };
+    let granted = row.verb.and_then(Verb::scope).is_none_or(|scope| {
+        grant.is_some_and(|grant| {
+            let tier = policy
+                .tiers
+                .effective(scope, grant.tiers.get(scope).copied());
+            grant.has_scope(scope) && tier.is_some_and(|tier| tier != Tier::Forbid)
+        })
+    });
+    side && granted && (caller.key.is_some() || !is_always_signed(row.op))
+}
+
+/// Why a call never got to the steps within, or did not come back from there.
+enum Stopped<E> {
+    Refused(Refusal),
+    /// A refusal that is in the record already.
+    Recorded(Response<Body>),
+    Lost(E),
+}
+
+impl<E> From<Refusal> for Stopped<E> {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl<N: Next> RctpTools<N> {
+    async fn run(&self, op: Op, call: Call<'_>) -> Result<Response<Body>, Stopped<N::Error>> {
+        let row = op.row();
+        let Parts {
+            extensions,
+            headers,
+            uri,
+            ..
+        } = call.request;
+        let caller = extensions
+            .get::<Caller>()
+            .ok_or_else(|| put_together_wrongly("Caller: put the authentication outside"))?;
+        let Value::Object(mut arguments) = call.arguments else {
+            return Err(Refusal::invalid("the arguments must be an object").into());
+        };
+        let meta = Meta::take(&mut arguments)?;
+        if meta.names_another(&caller.operator) {
+            let refusal = Refusal::forbid(
+                Reason::OperatorUnknown,
+                "meta[\"ucp-agent\"] must name the profile that the request was authenticated for",
+            );
+            let at = Arrived::within(Route::Row(op, None), uri.clone(), Bytes::new());
+            let refusal = refusal.action(row.verb);
+            let recorded = self.config.recorder.refuse(refusal, caller.clone(), &at);
+            return Err(Stopped::Recorded(recorded.await));
+        }
+        let target = Target::take(row, &mut arguments)?;
+        let body = match arguments.is_empty() && row.body.is_none() {
+            true => Bytes::new(),
+            // Its digest must be that of every retry, however the client writes JSON (R9).
+            false => jcs::canonical(&arguments)
+                .map_err(|error| Refusal::invalid(format!("the arguments: {error}")))?
+                .into(),
+        };
+        let inside = uri.path().strip_suffix(MCP).unwrap_or_default();
+        let (sent, routed) = (target.under(&self.config.prefix)?, target.under(inside)?);
+        let mut request = Request::new(Body::from(body.clone()));
+        *request.method_mut() = row.method.clone();
+        *request.uri_mut() = routed;
+        let inner = request.headers_mut();
+        inner.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for version in headers.get_all("rctp-version") {
+            inner.append("rctp-version", version.clone());
+        }
+        if let Some(key) = meta.idempotency_key.filter(|_| row.method == Method::POST) {
+            // One on the POST itself must be the same; where it is not, both go in, and two are refused.
+            let beside = headers
+                .get_all(IDEMPOTENCY_KEY)
+                .iter()
+                .filter(|b| **b != key);
+            for other in beside {
+                inner.append(IDEMPOTENCY_KEY, other.clone());
+            }
+            inner.append(IDEMPOTENCY_KEY, key);
+        }
+        let within = request.extensions_mut();
+        within.insert(Arrived::within(Route::Row(op, target.id), sent, body));
+        within.insert(caller.clone());
+        if let Some(key) = extensions.get::<SignedBy>() {
+            within.insert(key.clone());
+        }
+        if let Some(bearer) = extensions.get::<Bearer>() {
+            let mut bearer = bearer.clone();
+            if call.batched {
+                // Every call is introspected, not every POST (binding 3.3).
+                bearer.introspection = None;
+            }
+            within.insert(bearer);
+        }
+        let next = self
+            .next
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        next.run(request).await.map_err(Stopped::Lost)
+    }
+}
+
+/// `arguments.meta` (binding 13.2).
+#[derive(Default)]
+struct Meta {
+    /// `ucp-agent`, as it came.
+    agent: Option<Value>,
+    idempotency_key: Option<HeaderValue>,
+}
+
+impl Meta {
+    fn take(arguments: &mut Map<String, Value>) -> Result<Self, Refusal> {
+        let mut members = match arguments.remove(META) {
+            None => return Ok(Self::default()),
+            Some(Value::Object(members)) => members,
+            Some(_) => return Err(Refusal::invalid("`meta` must be an object")),
+        };
+        let agent = members.remove("ucp-agent");
+        let key = members.remove("idempotency-key").map(|key| {
+            let key = key.as_str().map(HeaderValue::from_str);
+            key.and_then(Result::ok).ok_or_else(|| {
+                Refusal::invalid(
+                    "meta[\"idempotency-key\"] must be a string of visible ASCII characters",
+                )
+            })
+        });
+        if !members.is_empty() {
+            return Err(Refusal::invalid(
+                "`meta` has ucp-agent and idempotency-key, and no other member",
+            ));
+        }
+        Ok(Self {
+            agent,
+            idempotency_key: key.transpose()?,
+        })
+    }
+
+    /// The profile that was proven is the header's where there is one, and the client's.
+    fn names_another(&self, operator: &str) -> bool {
+        let proven = json!({ "profile": operator });
+        self.agent.as_ref().is_some_and(|agent| *agent != proven)
+    }
+}
+
+/// Where the call's REST request goes.
+struct Target {
+    path: String,
+    id: Option<String>,
+}
+
+impl Target {
+    /// Takes what is the path's and the query's out of the arguments. Ids have the form of every id, so that none can
+    /// change the path around it (R35).
+    fn take(row: &Operation, arguments: &mut Map<String, Value>) -> Result<Self, Refusal> {
+        let id = match id_of(row) {
+            None => None,
+            Some(name) => match arguments.remove(name) {
+                Some(Value::String(id)) if is_id(&id) => Some(id),
+                _ => {
+                    return Err(Refusal::invalid(format!(
+                        "`{name}` must be there, and an id"
+                    )));
+                }
+            },
+        };
+        let mut path = row.path.replace("{id}", id.as_deref().unwrap_or_default());
+        let mut separator = '?';
+        for name in query_of(row) {
+            match arguments.remove(*name) {
+                None => {}
+                Some(Value::Number(number)) if number.is_u64() => {
+                    path.push_str(&format!("{separator}{name}={number}"));
+                    separator = '&';
+                }
+                Some(_) => {
+                    return Err(Refusal::invalid(format!(
+                        "`{name}` must be an integer, not negative"
+                    )));
+                }
+            }
+        }
+        Ok(Self { path, id })
+    }
+
+    fn under(&self, prefix: &str) -> Result<Uri, Refusal> {
+        let Self { path, .. } = self;
+        Uri::try_from(format!("{prefix}{path}"))
+            .map_err(|_| Refusal::invalid("the ids do not make a path"))
+    }
+}
+
+/// A refusal as the error of a tool (binding 13.4, R34).
+fn refused(refusal: &Refusal) -> Error {
+    let Value::Object(body) = refusal.body() else {
+        unreachable!("an error body is an object");
+    };
+    error(refusal.status(), refusal.decision(), body)
+}
+
+/// `body` is the REST error body.
+fn error(status: StatusCode, decision: Option<Decision>, mut body: Map<String, Value>) -> Error {
+    let message = body
+        .get("message")
+        .and_then(Value::as_str)
+        .unwrap_or("this was refused");
+    let message = message.to_owned();
+    let code = body
+        .remove("error")
+        .unwrap_or_else(|| code_of(status).into());
+    body.insert("code".into(), code);
+    if let Some(decision) = decision {
+        body.insert("decision".into(), json!(decision));
+    }
+    let error = Error::new(REFUSED, message).with_data(Value::Object(body));
+    match status {
+        // The authentication adds WWW-Authenticate, from which OAuth clients begin.
+        StatusCode::UNAUTHORIZED => error.with_status(status),
+        _ => error,
+    }
+}
+
+/// The code of an answer that has none: that of a marketplace's own handler.
+fn code_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_FOUND => "not_found",
+        status if status.is_client_error() => "invalid_request",
+        _ => "unavailable",
+    }
+}
+
+/// What the row's answer is to the tool's caller.
+async fn outcome(response: Response<Body>) -> Outcome {
+    let (parts, body) = response.into_parts();
+    let status = parts.status;
+    if let Some(refusal) = parts.extensions.get::<Refusal>()
+        && !status.is_success()
+    {
+        return Err(refused(refusal));
+    }
+    let body = match body.collect(MAX_STORED).await {
+        Ok(body) => body,
+        Err(CollectError::TooLarge | CollectError::Broken) => {
+            return Err(refused(&Refusal::unavailable(
+                "this was executed, but its answer could not be read; retry with the same key",
+            )));
+        }
+    };
+    // A stored answer has nothing but its bytes.
+    let said = || parts.headers.get(HEADER)?.to_str().ok()?.parse().ok();
+    let decision = parts.extensions.get::<Decision>().cloned().or_else(said);
+    let value = match serde_json::from_slice(&body) {
+        Ok(value) => value,
+        Err(_) if body.is_empty() => Value::Null,
+        Err(_) => String::from_utf8_lossy(&body).into(),
+    };
+    if status.is_success() {
+        let decision = json!(decision.unwrap_or(Decision::Auto));
+        let members = [
+            ("decision".to_owned(), decision),
+            ("result".to_owned(), value),
+        ];
+        return Ok(ToolResult::structured(members.into_iter().collect()));
+    }
+    let body = match value {
+        Value::Object(body) if body.get("error").is_some_and(Value::is_string) => body,
+        _ => Map::new(),
+    };
+    Err(error(status, decision, body))
+}
