@@ -949,7 +949,10 @@ fn the_gateway_profile_fits_its_schema_and_that_of_every_profile() {
             ..Policy::default()
         };
         let profile = profile::gateway(
-            "https://market.example/",
+            &[
+                ("rest", "https://market.example/".to_owned()),
+                ("mcp", "https://market.example/mcp".to_owned()),
+            ],
             &policy,
             &policy.term_sets.names(),
             &[key.public_jwk()],
