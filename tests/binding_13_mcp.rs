@@ -7,9 +7,12 @@ mod market;
 #[path = "common/signing.rs"]
 mod signing;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -18,35 +21,35 @@ use common::{
     SELLER_UNBOUND, Service, deal_terms, get, grant, listing, offer_body, post, public_terms,
     with_token,
 };
-use http::{HeaderValue, Method, Request};
-use market::{
-    BUYERS, Backing, Call, Market, OTHERS, SELLERS, around, fits, fresh_key, operators, send_to,
-};
+use http::{HeaderValue, Method, Request, header};
+use jsonschema::Validator;
+use market::{BUYERS, Backing, Call, Market, OTHERS, around, fits, fresh_key, operators, send_to};
 use serde_json::{Map, Value, json};
 use signing::{IDEMPOTENCY_KEY, UCP_AGENT, plan, sign};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{
         arrive::Answered,
-        authenticate::{Mechanisms, operators::Operator},
+        authenticate::operators::Operator,
+        body::Body,
         context::{Ids, NoRandomness},
         mcp::{MCP, REFUSED},
     },
     protocol::{
         VERSION,
-        caller::Role,
+        caller::{Caller, Role},
         decision::Decision,
         grant::GrantStatus,
         money::Money,
         operation::{Op, Side, TABLE, Verb},
         policy::{Tier, Tiers},
         record::{Subject, SubjectKind},
-        refusal::Code,
         schema,
         terms::{Floor, PrivateTerms},
     },
-    service::tools::{Mcp, Tool, ToolResult, tool_fn},
-    store::{MemoryStore, Store},
+    service::tools::{CallLimit, Mcp, Tool, ToolResult, Tools, tool_fn},
+    store::MemoryStore,
     wire::{
         digest::{CONTENT_DIGEST, content_digest, sha256},
         jws,
@@ -228,6 +231,8 @@ struct Twins {
     beside: Rctp,
     store: market::Faulty,
     holder: Agent,
+    /// The tools' schemas, of arguments and results.
+    schemas: HashMap<String, [Validator; 2]>,
     subjects: Mutex<Vec<Subject>>,
     seen: Mutex<Vec<String>>,
 }
@@ -236,14 +241,10 @@ struct Twins {
 #[derive(Default)]
 struct Counted {
     next: AtomicU64,
-    exhausted: Arc<AtomicBool>,
 }
 
 impl Ids for Counted {
     fn random(&self) -> Result<[u8; 16], NoRandomness> {
-        if self.exhausted.load(Ordering::SeqCst) {
-            return Err(NoRandomness);
-        }
         let next = self.next.fetch_add(1, Ordering::SeqCst);
         Ok((u128::from(next) + 1).to_be_bytes())
     }
@@ -366,8 +367,21 @@ impl Twins {
         let private = PrivateTerms::new(Some(floor), [7; 16]);
         let published = beside.publish(listing(LISTING, SELLER), public_terms(), &private);
         published.await.unwrap();
+        let mcp = around(&beside, beside.market());
+        let mut schemas = HashMap::new();
+        for who in [signed_by(&market.buyer), seller(&market)] {
+            let answer = send_to(&mcp, posted(who, &list())).await;
+            for tool in answer.body["result"]["tools"].as_array().unwrap() {
+                let compiled = ["inputSchema", "outputSchema"].map(|member| {
+                    let options = jsonschema::options().should_validate_formats(true);
+                    options.build(&tool[member]).unwrap()
+                });
+                schemas.insert(text(&tool["name"]), compiled);
+            }
+        }
         Self {
-            mcp: around(&beside, beside.market()),
+            mcp,
+            schemas,
             beside,
             store,
             holder,
@@ -399,6 +413,19 @@ impl Twins {
                 Value::String(code) => code.clone(),
                 _ => format!("{name} {}", came["decision"]["decision"].as_str().unwrap()),
             });
+        let [input, output] = &self.schemas[name];
+        let sent: Value = serde_json::from_slice(asked.over_mcp().body()).unwrap();
+        if came.get("error").is_none() {
+            output
+                .validate(&came)
+                .map_err(|e| format!("{name}: {e}"))
+                .unwrap();
+            let arguments = &sent["params"]["arguments"];
+            input
+                .validate(arguments)
+                .map_err(|e| format!("{name}: {e}"))
+                .unwrap();
+        }
         self.look_at(&came);
         self.same_records().await;
         came
@@ -951,4 +978,885 @@ async fn oauth_clients_come_to_the_same_without_any_header_of_ours() {
         .ask(ask(own, Op::DeclineOffer, &offer, json!({})))
         .await;
     assert_eq!(revoked["error"]["code"], "grant_revoked");
+}
+
+// ---- 13.1 and what is published ---------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn the_profile_lists_the_endpoint_where_it_is_served() {
+    let profile = market().await.rctp.profile();
+    fits("gateway-profile", &profile);
+    let endpoint = |transport: &str, path: &str| json!({"version": VERSION, "transport": transport, "endpoint": format!("{GATEWAY}{path}")});
+    let services = json!([endpoint("rest", "/"), endpoint("mcp", "/mcp")]);
+    assert_eq!(profile["ucp"]["services"]["dev.rctp"], services);
+
+    let without = common::World::new().await;
+    let services = json!([endpoint("rest", "/")]);
+    assert_eq!(
+        without.rctp.profile()["ucp"]["services"]["dev.rctp"],
+        services
+    );
+    let passed = without.send(post(MCP, &list())).await;
+    assert_eq!(passed.status, 404, "nothing of ours answers there");
+}
+
+/// A public document, as somebody without any credentials reads it.
+async fn read(rctp: &Rctp, path: &str) -> Answer {
+    let discovery = rctp.discovery("https://login.example");
+    let request = get(path).map(|_| ());
+    Answer::of(discovery.oneshot(request).await.unwrap()).await
+}
+
+#[tokio::test]
+async fn the_openrpc_document_says_what_the_tools_say() {
+    let market = market().await;
+    let document = read(&market.rctp, "/schemas/mcp.openrpc.json").await;
+    assert_eq!(document.status, 200);
+    let document = document.body;
+    assert_eq!(document["servers"][0]["url"], format!("{GATEWAY}/mcp"));
+    let methods = document["methods"].as_array().unwrap();
+    let expected: Vec<Value> = TABLE
+        .iter()
+        .filter(|row| row.tool)
+        .map(|row| json!(row.name))
+        .collect();
+    let named: Vec<Value> = methods.iter().map(|m| m["name"].clone()).collect();
+    assert_eq!(named, expected);
+    let mut tools = listed(&market, signed_by(&market.buyer)).await;
+    tools.extend(listed(&market, seller(&market)).await);
+    for method in methods {
+        let tool = tools
+            .iter()
+            .find(|tool| tool["name"] == method["name"])
+            .unwrap();
+        let properties = tool["inputSchema"]["properties"].as_object().unwrap();
+        let params = method["params"].as_array().unwrap();
+        assert_eq!(params.len(), properties.len());
+        for param in params {
+            // The same, but that its definitions are the document's.
+            let schema = param["schema"]
+                .to_string()
+                .replace("#/components/schemas/", "#/$defs/");
+            let name = param["name"].as_str().unwrap();
+            assert_eq!(schema, properties[name].to_string(), "{name}");
+            let required = tool["inputSchema"]["required"].as_array().unwrap();
+            assert_eq!(
+                param["required"],
+                required.contains(&param["name"]),
+                "{name}"
+            );
+        }
+    }
+    // Every reference resolves within it.
+    let text = document.to_string();
+    for reference in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(
+            document
+                .pointer(pointer)
+                .is_some_and(|schema| !schema.is_null()),
+            "{pointer}"
+        );
+    }
+    let without = common::World::new().await;
+    assert_eq!(
+        read(&without.rctp, "/schemas/mcp.openrpc.json")
+            .await
+            .status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn oauth_clients_find_their_way_from_the_first_401() {
+    let market = market().await;
+    let initialize = json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"},
+    }});
+    let refused = market.send(post(MCP, &initialize)).await;
+    assert_eq!(refused.status, 401);
+    assert_eq!(code(&refused), "operator_unknown");
+    let challenge = refused.headers[header::WWW_AUTHENTICATE].to_str().unwrap();
+    let metadata = format!("{GATEWAY}/.well-known/oauth-protected-resource/mcp");
+    let scopes: Vec<&str> = Verb::GRANTED
+        .iter()
+        .filter_map(|verb| verb.scope())
+        .collect();
+    let (before, scope) = challenge.split_once(", scope=").unwrap();
+    assert_eq!(before, format!("Bearer resource_metadata=\"{metadata}\""));
+    let scope: std::collections::BTreeSet<_> = scope.trim_matches('"').split(' ').collect();
+    assert_eq!(scope, scopes.into_iter().collect());
+    // RFC 9728 §3.3: the resource is the URL that its metadata was found by.
+    for (path, resource) in [
+        (
+            "/.well-known/oauth-protected-resource/mcp",
+            format!("{GATEWAY}/mcp"),
+        ),
+        ("/.well-known/oauth-protected-resource", GATEWAY.to_owned()),
+    ] {
+        let found = read(&market.rctp, path).await;
+        assert_eq!(found.status, 200, "{path}");
+        fits("protected-resource", &found.body);
+        assert_eq!(found.body["resource"], resource);
+        assert_eq!(
+            found.body["authorization_servers"],
+            json!(["https://login.example"])
+        );
+    }
+    let initialized = market
+        .send(posted(oauth(SELLER_UNBOUND), &initialize))
+        .await;
+    assert_eq!(
+        initialized.body["result"]["serverInfo"]["name"],
+        "marketplace"
+    );
+    // A token that has expired is refreshed from there, whatever the message.
+    market.grants.change(SELLER_UNBOUND, |i| i.exp = Some(NOW));
+    for message in [
+        initialize,
+        list(),
+        message("get_offer", json!({"offer_id": "off_1"})),
+    ] {
+        let expired = market.send(posted(oauth(SELLER_UNBOUND), &message)).await;
+        assert_eq!(
+            (expired.status, &*code(&expired)),
+            (401, "grant_invalid"),
+            "{message}"
+        );
+        assert!(
+            expired.headers.contains_key(header::WWW_AUTHENTICATE),
+            "{message}"
+        );
+    }
+}
+
+// ---- 13.2 -------------------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_signed_post_covers_what_binding_13_2_names() {
+    let market = market().await;
+    let who = seller(&market);
+    let body = message("decline_offer", keyed(json!({"offer_id": "off_none"})));
+    assert_eq!(code(&market.send(posted(who, &body)).await), "not_found");
+    for left_out in [
+        "@method",
+        "@authority",
+        "@path",
+        "ucp-agent",
+        "content-digest",
+        "content-type",
+        "authorization",
+    ] {
+        let mut request = posted(who, &body);
+        for name in ["signature", "signature-input"] {
+            request.headers_mut().remove(name);
+        }
+        let mut plan = plan(&request);
+        let whole = plan.components.len();
+        plan.components
+            .retain(|component| component.to_string().trim_matches('"') != left_out);
+        assert_eq!(plan.components.len(), whole - 1, "{left_out}");
+        sign(&mut request, market.seller.signer.key(), &plan);
+        let answer = market.send(request).await;
+        assert_eq!(
+            (answer.status, &*code(&answer)),
+            (401, "signature_invalid"),
+            "{left_out}"
+        );
+    }
+    // The body that was signed is the one that counts.
+    let mut changed = posted(who, &body);
+    *changed.body_mut() = message("accept_offer", keyed(json!({"offer_id": "off_none"})))
+        .to_string()
+        .into();
+    assert_eq!(code(&market.send(changed).await), "signature_invalid");
+    // The key of the REST call need not be there; where it is, it is covered.
+    let mut request = posted(who, &body);
+    request
+        .headers_mut()
+        .insert(IDEMPOTENCY_KEY, signing::fresh_key());
+    assert_eq!(code(&market.send(request).await), "signature_invalid");
+}
+
+#[tokio::test]
+async fn meta_names_the_profile_that_the_request_was_authenticated_for() {
+    let market = market().await;
+    let offer = || keyed(offer_body(FLOOR + 1));
+    let naming = |profile: Value| {
+        let mut arguments = offer();
+        arguments["meta"]["ucp-agent"] = profile;
+        arguments
+    };
+    for who in [signed_by(&market.buyer), oauth(BUYER_TOKEN)] {
+        let before = market.gateway_chain().await.len();
+        for other in [
+            json!({"profile": OTHERS}),
+            json!({"profile": format!("{BUYERS}/")}),
+            json!({"profile": [BUYERS]}),
+            json!({"profile": BUYERS, "tier": "auto"}),
+            json!({}),
+            json!(BUYERS),
+            Value::Null,
+        ] {
+            let answer = call(&market, who, "create_offer", naming(other.clone())).await;
+            assert_eq!(
+                (answer.status, &*code(&answer)),
+                (401, "operator_unknown"),
+                "{other}"
+            );
+        }
+        let chain = market.gateway_chain().await;
+        assert_eq!(
+            chain.len(),
+            before + 7,
+            "a proven caller whose claim fails is recorded"
+        );
+        let entry = &chain.last().unwrap();
+        assert_eq!(entry["agent_profile"], BUYERS, "{entry}");
+        assert_eq!(entry["decision"]["action"], "offer.create", "{entry}");
+        let own = call(
+            &market,
+            who,
+            "create_offer",
+            naming(json!({"profile": BUYERS})),
+        )
+        .await;
+        assert_eq!(came_to(&own)["decision"]["decision"], "auto");
+        // What is in the header is enough, and with OAuth nothing is.
+        let none = call(&market, who, "create_offer", offer()).await;
+        assert_eq!(came_to(&none)["decision"]["decision"], "auto");
+    }
+    // A header of another profile (V35).
+    let mut request = posted(
+        oauth(BUYER_TOKEN),
+        &message("create_offer", naming(json!({"profile": OTHERS}))),
+    );
+    let profile = format!("profile=\"{OTHERS}\"");
+    request
+        .headers_mut()
+        .insert(UCP_AGENT, profile.parse().unwrap());
+    assert_eq!(code(&market.send(request).await), "operator_unknown");
+}
+
+#[tokio::test]
+async fn tools_that_write_need_a_key_in_meta() {
+    let market = market().await;
+    let who = signed_by(&market.buyer);
+    let with_header = |arguments: Value, key: &str| {
+        let mut request = post(MCP, &message("create_offer", arguments));
+        request
+            .headers_mut()
+            .insert(IDEMPOTENCY_KEY, key.parse().unwrap());
+        authenticated(who, request)
+    };
+    let (key, other) = (fresh_key(), fresh_key());
+    let mut arguments = offer_body(FLOOR + 1);
+    assert_eq!(
+        code(&call(&market, who, "create_offer", arguments.clone()).await),
+        "invalid_request"
+    );
+    let header_alone = market.send(with_header(arguments.clone(), &key)).await;
+    assert_eq!(code(&header_alone), "invalid_request");
+    for wrong in [
+        json!(7),
+        json!(null),
+        json!("a\nb"),
+        json!("too-short"),
+        json!("x".repeat(256)),
+    ] {
+        arguments["meta"] = json!({"idempotency-key": wrong});
+        let answer = call(&market, who, "create_offer", arguments.clone()).await;
+        assert_eq!(code(&answer), "invalid_request", "{wrong}");
+    }
+    arguments["meta"] = json!({"idempotency-key": key});
+    let disagreeing = market.send(with_header(arguments.clone(), &other)).await;
+    assert_eq!(code(&disagreeing), "invalid_request");
+    let agreeing = market.send(with_header(arguments.clone(), &key)).await;
+    let first = came_to(&agreeing);
+    assert_eq!(first["decision"]["decision"], "auto");
+    // A retry is another message, written in another way, and has no second effect.
+    let again = format!(
+        r#"{{"method":"tools/call","id":7,"jsonrpc":"2.0","params":{{"arguments":
+            {{"meta":{{"idempotency-key":"{key}"}},"deal_terms":{},"listing_id":"{LISTING}"}},"name":"create_offer"}}}}"#,
+        arguments["deal_terms"]
+            .to_string()
+            .replace("41238", "41238.0"),
+    );
+    let mut request = post(MCP, &json!({}));
+    *request.body_mut() = again.into();
+    let repeated = market.send(authenticated(who, request)).await;
+    assert_eq!(came_to(&repeated), first);
+    assert!(repeated.extensions.get::<Answered>().unwrap().replayed);
+    assert_eq!(market.offers_on(LISTING).await.len(), 1);
+    // Over REST it is the same request, but for the body's own bytes.
+    let changed = {
+        let mut arguments = arguments.clone();
+        arguments["deal_terms"] = deal_terms(FLOOR + 2);
+        call(&market, who, "create_offer", arguments).await
+    };
+    assert_eq!(code(&changed), "idempotency_conflict");
+    // Reading needs none.
+    let id = text(&first["result"]["offer_id"]);
+    let read = call(&market, who, "get_offer", json!({"offer_id": id})).await;
+    assert_eq!(came_to(&read)["result"]["offer_id"], json!(id));
+}
+
+#[tokio::test]
+async fn the_other_arguments_are_the_body_and_the_ids_of_the_path() {
+    let market = market().await;
+    let who = seller(&market);
+    let offer = market.open_offer(FLOOR + 1).await;
+    for id in [
+        json!(null),
+        json!(7),
+        json!(""),
+        json!("../deals"),
+        json!("off_1/accept"),
+        json!("off_1?x=1"),
+        json!("off_1%2Faccept"),
+        json!("OFF_1"),
+        json!([offer]),
+        json!(format!("{offer}/../{offer}")),
+    ] {
+        let arguments = keyed(json!({"offer_id": id}));
+        assert_eq!(
+            code(&call(&market, who, "decline_offer", arguments).await),
+            "invalid_request",
+            "{id}"
+        );
+    }
+    let missing = call(&market, who, "decline_offer", keyed(json!({}))).await;
+    assert_eq!(code(&missing), "invalid_request");
+    for (member, value) in [
+        ("floor", json!(1)),
+        ("tier", json!("auto")),
+        ("listing_id", json!(LISTING)),
+        ("id", json!(offer)),
+    ] {
+        let mut arguments = keyed(json!({"offer_id": offer}));
+        arguments[member] = value;
+        let answer = call(&market, who, "accept_offer", arguments).await;
+        assert_eq!(code(&answer), "invalid_request", "{member}");
+        let arguments = json!({"offer_id": offer, member: 1});
+        let answer = call(&market, who, "get_offer", arguments).await;
+        assert_eq!(code(&answer), "invalid_request", "{member}");
+    }
+    for meta in [
+        json!([]),
+        json!("x"),
+        json!(null),
+        json!({"floor": 1}),
+        json!({"idempotency-key": fresh_key(), "tier": "auto"}),
+    ] {
+        let answer = call(
+            &market,
+            who,
+            "accept_offer",
+            json!({"offer_id": offer, "meta": meta}),
+        )
+        .await;
+        assert_eq!(code(&answer), "invalid_request", "{meta}");
+    }
+    let accepted = call(
+        &market,
+        who,
+        "accept_offer",
+        keyed(json!({"offer_id": offer})),
+    )
+    .await;
+    assert_eq!(came_to(&accepted)["result"]["state"], "accepted");
+}
+
+#[tokio::test]
+async fn the_record_of_a_deal_is_read_in_pages() {
+    let market = market().await;
+    let who = signed_by(&market.buyer);
+    let offer = market.open_offer(FLOOR + 1).await;
+    let checkout = market.accept(&offer).await.get("checkout");
+    let deal = market
+        .buyer_post("/deals", &json!({"checkout": checkout}))
+        .await
+        .get("deal_id");
+    let page = |from: u64| json!({"deal_id": deal, "from": from, "limit": 1});
+    let first = came_to(&call(&market, who, "get_deal_events", page(0)).await);
+    let rest = market
+        .buyer_get(&format!("/deals/{deal}/events?from=0&limit=1"))
+        .await;
+    assert_eq!(first["result"]["entries"], rest.body["entries"]);
+    assert_eq!(first["result"]["entries"].as_array().unwrap().len(), 1);
+    for wrong in [
+        json!({"from": -1}),
+        json!({"limit": "1"}),
+        json!({"limit": 1.5}),
+        json!({"limit": 0}),
+    ] {
+        let mut arguments = wrong.clone();
+        arguments["deal_id"] = json!(deal);
+        assert_eq!(
+            code(&call(&market, who, "get_deal_events", arguments).await),
+            "invalid_request",
+            "{wrong}"
+        );
+    }
+}
+
+// ---- 13.3 -------------------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn the_tools_are_those_of_the_table() {
+    let market = market().await;
+    let mut tools = listed(&market, signed_by(&market.buyer)).await;
+    for tool in listed(&market, seller(&market)).await {
+        if !tools.contains(&tool) {
+            tools.push(tool);
+        }
+    }
+    for (name, rest, verb) in TOOLS {
+        let tool = tools.iter().find(|tool| tool["name"] == name).unwrap();
+        let row = TABLE.iter().find(|row| row.name == name).unwrap();
+        assert_eq!(format!("{} {}", row.method, row.path), rest);
+        assert_eq!(row.verb.map(Verb::as_str), verb);
+        let (input, output) = (&tool["inputSchema"], &tool["outputSchema"]);
+        for schema in [input, output] {
+            assert_eq!(schema["type"], "object");
+            assert_eq!(schema["additionalProperties"], false);
+            assert!(
+                !schema.to_string().contains("https://rctp.dev"),
+                "{name} refers to what it has not"
+            );
+        }
+        assert_eq!(
+            tool["annotations"]["readOnlyHint"],
+            row.method == Method::GET
+        );
+        // The body's members are those of its schema.
+        let published = schema::published();
+        let body = row.body.map(|body| {
+            let (_, text) = published.iter().find(|(name, _)| *name == body).unwrap();
+            serde_json::from_str::<Value>(text).unwrap()
+        });
+        let mut members: Vec<String> = body
+            .iter()
+            .flat_map(|b| b["properties"].as_object().unwrap().keys().cloned())
+            .collect();
+        members.push("meta".into());
+        if row.path.contains("{id}") {
+            let kind = row.path.split('/').nth(1).unwrap().trim_end_matches('s');
+            members.push(format!("{kind}_id"));
+        }
+        if name == "get_deal_events" {
+            members.extend(["from".into(), "limit".into()]);
+        }
+        members.sort();
+        let listed: Vec<String> = input["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
+        assert_eq!(listed, members, "{name}");
+    }
+    assert_eq!(tools.len(), TOOLS.len());
+}
+
+#[tokio::test]
+async fn a_list_has_what_its_caller_may_use() {
+    let market = market().await;
+    let common = [
+        "decline_offer",
+        "get_offer",
+        "post_deal_event",
+        "get_deal_events",
+    ];
+    let buyers = [
+        "create_offer",
+        "decline_offer",
+        "get_offer",
+        "create_deal",
+        "post_deal_event",
+        "get_deal_events",
+    ];
+    let sellers: Vec<&str> = TOOLS
+        .iter()
+        .map(|(name, ..)| *name)
+        .filter(|name| !["create_offer", "create_deal"].contains(name))
+        .collect();
+    let in_order = |expected: &[&str]| -> Vec<String> {
+        let rows = TABLE.iter().map(|row| row.name.to_owned());
+        rows.filter(|name| expected.contains(&name.as_str()))
+            .collect()
+    };
+    let unsigned = |expected: &[&str]| -> Vec<String> {
+        let all = in_order(expected);
+        all.into_iter()
+            .filter(|name| !["create_deal", "post_deal_event"].contains(&name.as_str()))
+            .collect()
+    };
+    assert_eq!(
+        names(&listed(&market, signed_by(&market.buyer)).await),
+        in_order(&buyers)
+    );
+    assert_eq!(
+        names(&listed(&market, seller(&market)).await),
+        in_order(&sellers)
+    );
+    assert_eq!(
+        names(&listed(&market, oauth(BUYER_TOKEN)).await),
+        unsigned(&buyers),
+        "R23"
+    );
+    assert_eq!(
+        names(&listed(&market, oauth(SELLER_UNBOUND)).await),
+        unsigned(&sellers),
+        "R23"
+    );
+    // Only what was granted.
+    market.grants.change(SELLER_TOKEN, |i| {
+        i.scope = Some("dev.rctp.deal:offer_accept".into())
+    });
+    let mut narrow = common.to_vec();
+    narrow.extend(["accept_offer", "get_approval"]);
+    assert_eq!(
+        names(&listed(&market, seller(&market)).await),
+        in_order(&narrow)
+    );
+    // A list is for one caller: no cache may show it to another.
+    let meta = |method: &str| {
+        json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }}})
+    };
+    let mut request = post(MCP, &meta("tools/list"));
+    for (name, value) in [
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "tools/list"),
+    ] {
+        request
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    let answer = market.send(authenticated(seller(&market), request)).await;
+    assert_eq!(answer.body["result"]["cacheScope"], "private");
+    // With a grant that is gone there is nothing to list.
+    market.grants.revoke(SELLER_TOKEN);
+    assert_eq!(
+        code(&market.send(posted(seller(&market), &list())).await),
+        "grant_revoked"
+    );
+    let strangers = market.send(post(MCP, &list())).await;
+    assert_eq!(
+        (strangers.status, &*code(&strangers)),
+        (401, "operator_unknown")
+    );
+}
+
+#[tokio::test]
+async fn there_is_no_counter_where_counters_are_not_offered() {
+    let settings = |b| with_mcp(b).tiers(Tiers::default().withhold(Verb::OfferCounter));
+    let market = Market::with(Backing::memory().await, Tier::Auto, settings).await;
+    let who = seller(&market);
+    let tools = listed(&market, who).await;
+    assert!(!names(&tools).contains(&"counter_offer"));
+    assert!(names(&tools).contains(&"accept_offer"));
+    let offer = market.open_offer(FLOOR + 1).await;
+    let arguments = keyed(json!({"offer_id": offer, "deal_terms": deal_terms(50_000)}));
+    assert_eq!(
+        code(&call(&market, who, "counter_offer", arguments).await),
+        "action_forbidden"
+    );
+}
+
+#[tokio::test]
+async fn inv_3_what_nobody_may_do_is_no_tool() {
+    let market = market().await;
+    for row in TABLE.iter().filter(|row| !row.tool) {
+        let answer = call(
+            &market,
+            seller(&market),
+            row.name,
+            keyed(json!({"deal_id": "deal_1"})),
+        )
+        .await;
+        assert_eq!(answer.body["error"]["code"], -32602, "{}", row.name);
+        let listed = listed(&market, seller(&market)).await;
+        assert!(!names(&listed).contains(&row.name));
+    }
+    assert!(
+        TABLE
+            .iter()
+            .all(|row| !row.tool || row.side != Side::Browser)
+    );
+}
+
+// ---- 13.4 and R34 -----------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn inv_1_an_error_says_nothing_private() {
+    let market = market().await;
+    let who = signed_by(&market.buyer);
+    let low = call(&market, who, "create_offer", keyed(offer_body(FLOOR - 1))).await;
+    assert_eq!(
+        came_to(&low)["error"]["decision"],
+        json!({"decision": "forbid", "action": "offer.create", "reason": "below_floor"})
+    );
+    let other = call(
+        &market,
+        signed_by(&market.second),
+        "create_offer",
+        keyed(offer_body(1)),
+    )
+    .await;
+    let offer_ids = |answer: &Answer| {
+        let mut body = answer.body.clone();
+        body["error"]["data"]
+            .as_object_mut()
+            .unwrap()
+            .remove("offer_id");
+        body
+    };
+    assert_eq!(offer_ids(&low), offer_ids(&other), "however far below");
+    let whole = String::from_utf8(low.bytes.to_vec()).unwrap();
+    assert!(!whole.contains(&FLOOR.to_string()) && !whole.contains(&(FLOOR - 1).to_string()));
+    for _ in 0..2 {
+        call(&market, who, "create_offer", keyed(offer_body(2))).await;
+    }
+    let exhausted = call(&market, who, "create_offer", keyed(offer_body(2))).await;
+    let data = &came_to(&exhausted)["error"];
+    assert_eq!(data["code"], "offer_budget_exhausted");
+    assert_eq!(data["retry_after"], data["decision"]["retry_after"]);
+    fits("decision", &data["decision"]);
+}
+
+#[tokio::test]
+async fn in_a_batch_each_error_stays_in_its_place() {
+    let market = market().await;
+    let batch = |token| {
+        let messages: Vec<Value> = ["get_offer", "decline_offer", "get_offer"]
+            .iter()
+            .enumerate()
+            .map(|(i, tool)| {
+                let mut message = message(tool, keyed(json!({"offer_id": "off_none"})));
+                message["id"] = json!(i);
+                message
+            })
+            .collect();
+        posted(oauth(token), &json!(messages))
+    };
+    let asked = market.grants.asked.load(Ordering::SeqCst);
+    let fine = market.send(batch(SELLER_UNBOUND)).await;
+    let codes = |answer: &Answer| -> Vec<(Value, Value)> {
+        let all = answer.body.as_array().unwrap().iter();
+        all.map(|m| (m["id"].clone(), m["error"]["data"]["code"].clone()))
+            .collect()
+    };
+    assert_eq!(fine.status, 200);
+    assert_eq!(
+        codes(&fine),
+        [0, 1, 2].map(|i| (json!(i), json!("not_found")))
+    );
+    let asked = market.grants.asked.load(Ordering::SeqCst) - asked;
+    assert_eq!(asked, 4, "the POST and each call of it");
+    let strangers = market.send(batch("token-nobody-knows")).await;
+    assert_eq!(strangers.status, 200, "R34");
+    assert_eq!(
+        codes(&strangers),
+        [0, 1, 2].map(|i| (json!(i), json!("operator_unknown")))
+    );
+    // Each is recorded as if it had come alone.
+    let before = market.gateway_chain().await.len();
+    market.grants.revoke(SELLER_UNBOUND);
+    let revoked = market.send(batch(SELLER_UNBOUND)).await;
+    assert_eq!(
+        codes(&revoked),
+        [0, 1, 2].map(|i| (json!(i), json!("grant_revoked")))
+    );
+    assert_eq!(market.gateway_chain().await.len(), before + 3);
+}
+
+#[tokio::test]
+async fn what_is_no_message_for_us_is_turned_away_before_anybody_is_asked_who_they_are() {
+    let market = market().await;
+    let asked = || market.grants.asked.load(Ordering::SeqCst);
+    let before = asked();
+    let stream = market.send(with_token(get(MCP), SELLER_UNBOUND)).await;
+    assert_eq!(stream.status, 405);
+    assert_eq!(stream.headers[header::ALLOW], "POST");
+    let mut rebound = posted(oauth(SELLER_UNBOUND), &list());
+    *rebound.uri_mut() = "https://evil.example/mcp".parse().unwrap();
+    assert_eq!(market.send(rebound).await.status, 403);
+    let mut page = posted(oauth(SELLER_UNBOUND), &list());
+    page.headers_mut().insert(
+        header::ORIGIN,
+        HeaderValue::from_static("https://evil.example"),
+    );
+    assert_eq!(market.send(page).await.status, 403);
+    let large = json!({"jsonrpc": "2.0", "id": 7, "method": "x".repeat(300_000)});
+    let large = market.send(posted(oauth(SELLER_UNBOUND), &large)).await;
+    assert_eq!(
+        (large.status, large.body["error"]["code"].as_i64()),
+        (413, Some(-32600))
+    );
+    assert_eq!(asked(), before);
+    // And what is no JSON, after.
+    let mut garbage = post(MCP, &json!({}));
+    *garbage.body_mut() = Bytes::from_static(b"{");
+    let stranger = market.send(garbage).await;
+    assert_eq!(stranger.status, 401);
+    assert_eq!(stranger.body["id"], Value::Null);
+    let near = market.send(posted(oauth(SELLER_UNBOUND), &list())).await;
+    assert_eq!(near.status, 200);
+}
+
+#[tokio::test]
+async fn a_busy_gateway_says_so_in_the_form_of_its_tools() {
+    let settings =
+        |b: RctpBuilder| b.mcp(Mcp::builder("marketplace", "1.0.0").calls(CallLimit::new(1, 0)));
+    let market = Market::with(Backing::memory().await, Tier::Auto, settings).await;
+    let who = signed_by(&market.buyer);
+    let gate = market.store.wait_at(Call::Commit);
+    let first = call(&market, who, "create_offer", keyed(offer_body(FLOOR)));
+    let second = async {
+        gate.reached().await;
+        let busy = call(&market, who, "get_offer", json!({"offer_id": "off_1"})).await;
+        gate.open();
+        busy
+    };
+    let (first, busy) = tokio::join!(first, second);
+    assert_eq!(came_to(&first)["decision"]["decision"], "auto");
+    let data = &came_to(&busy)["error"];
+    assert_eq!(
+        (&data["code"], &data["retry_after"]),
+        (&json!("unavailable"), &json!(1))
+    );
+    assert!(data.get("decision").is_none());
+}
+
+// ---- Beside the table -------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_marketplaces_own_tools_stand_beside_the_tables() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let count = called.clone();
+    let own = |name: &str| Tool::builder(name, "The time.").build().unwrap();
+    let settings = |b| {
+        let time = tool_fn(own("get_time"), move |call| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let caller = call
+                .request
+                .extensions
+                .get::<Caller>()
+                .unwrap()
+                .operator
+                .clone();
+            Box::pin(async move { Ok(ToolResult::text(caller)) })
+        });
+        // One that has the name of ours is not reached.
+        let ours = tool_fn(own("get_offer"), |_| {
+            Box::pin(async { Ok(ToolResult::text("not ours")) })
+        });
+        with_mcp(b).tools(time.and(ours))
+    };
+    let market = Market::with(Backing::memory().await, Tier::Auto, settings).await;
+    let who = signed_by(&market.buyer);
+    let tools = listed(&market, who).await;
+    assert_eq!(*names(&tools).last().unwrap(), "get_time");
+    let time = call(&market, who, "get_time", json!({})).await;
+    assert_eq!(time.body["result"]["content"][0]["text"], BUYERS);
+    assert_eq!(
+        call(&market, NOBODY, "get_time", json!({})).await.status,
+        401
+    );
+    assert_eq!(
+        code(&call(&market, who, "get_offer", json!({"offer_id": "off_1"})).await),
+        "not_found"
+    );
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_handler_of_the_marketplaces_own_gets_tool_calls_on_its_own_route() {
+    let market = market().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let inner = seen.clone();
+    let market_service = market.rctp.market();
+    let service = service_fn(move |request: Request<Body>| {
+        inner
+            .lock()
+            .unwrap()
+            .push(format!("{} {}", request.method(), request.uri()));
+        market_service.clone().oneshot(request)
+    });
+    let service = around(&market.rctp, service);
+    let offer = market.open_offer(FLOOR + 1).await;
+    let accept = posted(
+        seller(&market),
+        &message("accept_offer", keyed(json!({"offer_id": offer}))),
+    );
+    let answer = send_to(&service, accept).await;
+    assert_eq!(came_to(&answer)["result"]["state"], "accepted");
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [format!("POST /offers/{offer}/accept")]
+    );
+}
+
+#[tokio::test]
+async fn the_stack_in_four_layers_serves_tools_too() {
+    let market = market().await;
+    let rctp = &market.rctp;
+    let inside = rctp.decision().layer(rctp.market());
+    let inside = rctp.grant().layer(rctp.idempotency().layer(inside));
+    let service = Service::new(rctp.authenticate().layer(inside));
+    let offer = posted(
+        signed_by(&market.buyer),
+        &message("create_offer", keyed(offer_body(FLOOR))),
+    );
+    assert_eq!(
+        came_to(&send_to(&service, offer).await)["decision"]["decision"],
+        "auto"
+    );
+}
+
+#[tokio::test]
+async fn under_a_path_the_endpoint_and_its_metadata_are_where_clients_look() {
+    let settings = |b| with_mcp(b).public_url(format!("{GATEWAY}/v3"));
+    let market = Market::with(Backing::memory().await, Tier::Auto, settings).await;
+    let message = message("create_offer", keyed(offer_body(FLOOR)));
+    let request = authenticated(signed_by(&market.buyer), post("/v3/mcp", &message));
+    assert_eq!(
+        came_to(&market.send(request).await)["decision"]["decision"],
+        "auto"
+    );
+    let refused = market.send(post("/v3/mcp", &list())).await;
+    let challenge = refused.headers[header::WWW_AUTHENTICATE].to_str().unwrap();
+    let path = "/.well-known/oauth-protected-resource/v3/mcp";
+    assert!(
+        challenge.contains(&format!("\"{GATEWAY}{path}\"")),
+        "{challenge}"
+    );
+    assert_eq!(
+        read(&market.rctp, path).await.body["resource"],
+        format!("{GATEWAY}/v3/mcp")
+    );
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_are_named() {
+    let time = Tool::builder("get_time", "The time.").build().unwrap();
+    let tools = tool_fn(time, |_| Box::pin(async { Ok(ToolResult::text("12:00")) }));
+    let market = market().await;
+    let builder = Rctp::builder()
+        .public_url(GATEWAY)
+        .operators(operators())
+        .introspect_with(market.grants.clone())
+        .fetch_with(market.origins.clone())
+        .store(MemoryStore::default())
+        .signing_key(market.gateway_key.clone())
+        .tools(tools);
+    let error = builder.build().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "mcp is missing; write .mcp(Mcp::builder(name, version))"
+    );
 }
