@@ -70,7 +70,7 @@
 //! | `agent` | | `client::Agent`, every operation over reqwest; see `docs/client.md` |
 //! | `otel` | | W3C trace context, in and out, for programs that export with `tracing-opentelemetry`; see `docs/operations.md` |
 //! | `otlp` | | `otlp::Otlp`, the export of spans |
-//! | `mcp` | | [`service::tools`]: sets of tools, and the MCP endpoint that serves them; see `docs/mcp.md` |
+//! | `mcp` | | [`service::tools`]: RCTP over MCP ([`RctpBuilder::mcp`]), sets of tools and the endpoint that serves them; see `docs/mcp.md` |
 //! | `approvals` | | the seller's pages and passkeys: `service::approvals`, `Rctp::pages`; see `docs/approvals.md` |
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "p256")))]

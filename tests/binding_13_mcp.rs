@@ -1785,7 +1785,7 @@ async fn a_handler_of_the_marketplaces_own_gets_tool_calls_on_its_own_route() {
             .lock()
             .unwrap()
             .push(format!("{} {}", request.method(), request.uri()));
-        market_service.clone().oneshot(request)
+        market_service.oneshot(request)
     });
     let service = around(&market.rctp, service);
     let offer = market.open_offer(FLOOR + 1).await;
@@ -1859,4 +1859,27 @@ async fn settings_that_cannot_be_are_named() {
         error,
         "mcp is missing; write .mcp(Mcp::builder(name, version))"
     );
+}
+
+#[tokio::test]
+async fn what_a_handler_of_the_marketplaces_own_answers_has_a_code_and_no_text() {
+    let market = market().await;
+    let offer = market.open_offer(FLOOR + 1).await;
+    for (status, expected) in [
+        (404, "not_found"),
+        (410, "invalid_request"),
+        (500, "unavailable"),
+    ] {
+        let service = service_fn(move |_: Request<Body>| async move {
+            let body = Body::from(Bytes::from_static(b"<h1>a page</h1>"));
+            let response = http::Response::builder().status(status).body(body);
+            Ok::<_, std::convert::Infallible>(response.unwrap())
+        });
+        let get = message("get_offer", json!({"offer_id": offer}));
+        let get = posted(signed_by(&market.buyer), &get);
+        let answer = send_to(&around(&market.rctp, service), get).await;
+        let error = &answer.body["error"];
+        assert_eq!(error["data"], json!({"code": expected}), "{status}");
+        assert!(!answer.body.to_string().contains("page"));
+    }
 }

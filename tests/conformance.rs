@@ -9,7 +9,7 @@ use std::{
 };
 
 /// The sections of the binding that have test files of their own.
-const SECTIONS: std::ops::RangeInclusive<usize> = 1..=12;
+const SECTIONS: std::ops::RangeInclusive<usize> = 1..=13;
 const KEY_WORDS: [&str; 3] = ["MUST", "REQUIRED", "SHALL"];
 /// In any case.
 const KEY_WORDS_TOO: [&str; 2] = ["refused", "never"];
@@ -256,7 +256,10 @@ fn the_counts_are_those_of_the_rows() {
             with(Status::Later),
             with(Status::NotMet),
         ];
-        assert_eq!(*counts, counted, "section {section}");
+        assert_eq!(
+            *counts, counted,
+            "section {section}: write its rows, and those proved, of others, later and not met, into the table of counts"
+        );
         for (sum, count) in total.iter_mut().zip(counted) {
             *sum += count;
         }
@@ -265,7 +268,7 @@ fn the_counts_are_those_of_the_rows() {
         .iter()
         .find(|(section, ..)| section == "total")
         .unwrap();
-    assert_eq!(*last, total);
+    assert_eq!(*last, total, "the line `total` of the table of counts");
     assert_eq!(total[0], rows.len(), "every section has its line");
     let sum: usize = stated
         .iter()
@@ -285,7 +288,10 @@ fn the_counts_are_those_of_the_rows() {
         format!("Later work: {later}."),
         format!("Not met: {not_met}."),
     ] {
-        assert!(said.contains(&sentence), "it does not say: {sentence}");
+        assert!(
+            said.contains(&sentence),
+            "the text at the top of docs/conformance.md must say: {sentence}"
+        );
     }
 }
 

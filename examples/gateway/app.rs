@@ -20,7 +20,9 @@ use tower_rctp::{
         grant::introspection::Introspection,
     },
     protocol::refusal::Refusal,
-    service::{approvals::Approvals, pages::Pages, session::Sessions, webhooks::Webhooks},
+    service::{
+        approvals::Approvals, pages::Pages, session::Sessions, tools::Mcp, webhooks::Webhooks,
+    },
     store::{MemoryStore, SqliteStore, Store},
     wire::jwk::SigningKey,
 };
@@ -40,6 +42,11 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const HEALTH: Duration = Duration::from_secs(5);
 /// How often what is kept no longer is forgotten.
 const SWEEP: Duration = Duration::from_secs(60);
+
+/// What models are told of the tools as a whole.
+const TO_MODELS: &str = "Buys and sells on a marketplace for people. Every result says a decision: `auto` was carried out; \
+    `ask` waits for the seller, who approves at `hosted_url`, so poll get_approval; an error with a reason was refused, and \
+    retrying it unchanged will not help.";
 
 /// The gateway cannot start; says which setting is wrong and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -252,6 +259,7 @@ fn builder(config: &Config, public_url: &str) -> Result<RctpBuilder, Error> {
         .offer_budget(config.offer_budget.clone())
         .offer_expiry(config.offer_expiry.clone())
         .limits(config.limits.clone())
+        .mcp(Mcp::builder("tower-rctp-gateway", env!("CARGO_PKG_VERSION")).instructions(TO_MODELS))
         .webhooks(config.webhooks.enabled);
     Ok(former.into_iter().fold(builder, RctpBuilder::former_key))
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`arrive`] | which row is it? | [`arrive::Arrived`] |
 //! | [`authenticate`] | who is calling? | [`Caller`](crate::protocol::caller::Caller) |
+//! | `mcp` | is it a tool call? | its REST request, in place of the message's |
 //! | [`admit`] | is it a request that we serve? | |
 //! | [`approve`] | has the seller answered? | the parked request, in place of the browser's |
 //! | [`record`] | is it written down? | |

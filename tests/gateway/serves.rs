@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     gateway::start,
-    shop::{FLOOR, Shop, offer_body, sign},
+    shop::{Answer, FLOOR, Shop, offer_body, sign},
 };
 
 #[tokio::test]
@@ -223,5 +223,53 @@ async fn both_names_of_loopback_may_be_signed_for() {
     sign(&shop.world.agents.buyer, &mut request);
     let listing = shop.send(request).await;
     assert_eq!(listing.status, 200, "{:?}", listing.body);
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn an_mcp_client_that_knows_nothing_of_rctp_sells_by_token() {
+    let shop = Shop::open().await;
+    let url = shop.running().rctp.public_url().to_owned();
+    let listing = shop.new_listing().await;
+    let offer = shop.offer(&listing, FLOOR).await.get("offer_id");
+    let send = async |token: Option<&str>, method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let request = shop
+            .http
+            .post(format!("{url}/mcp"))
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2025-11-25")
+            .json(&message);
+        let request = match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        Answer::read(request.send().await.unwrap()).await
+    };
+    // It begins as every client does, and is told where to ask the seller.
+    let initialize = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "any", "version": "1"},
+    });
+    let refused = send(None, "initialize", initialize.clone()).await;
+    assert_eq!(refused.status, 401);
+    let challenge = refused.headers["www-authenticate"].to_str().unwrap();
+    let metadata = challenge.split('"').nth(1).unwrap();
+    let metadata = Answer::read(shop.http.get(metadata).send().await.unwrap()).await;
+    assert_eq!(metadata.get("resource"), format!("{url}/mcp"));
+    assert_eq!(metadata.body["authorization_servers"], json!([url]));
+
+    let token = &shop.world.grants.unsigned.access_token;
+    let initialized = send(Some(token), "initialize", initialize).await;
+    assert!(initialized.body["result"]["instructions"].is_string());
+    let listed = send(Some(token), "tools/list", json!({})).await;
+    let tools = listed.body["result"]["tools"].as_array().unwrap();
+    assert!(tools.iter().any(|tool| tool["name"] == "accept_offer"));
+    let accept = json!({"name": "accept_offer", "arguments": {
+        "offer_id": offer, "meta": {"idempotency-key": "a-key-that-a-model-has-drawn"},
+    }});
+    let accepted = send(Some(token), "tools/call", accept).await;
+    let accepted = &accepted.body["result"]["structuredContent"];
+    assert_eq!(accepted["decision"], json!({"decision": "auto"}));
+    assert_eq!(accepted["result"]["state"], "accepted");
     shop.close().await;
 }
