@@ -9,6 +9,7 @@ mod signing;
 
 use std::{
     collections::HashMap,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -1064,6 +1065,23 @@ async fn the_openrpc_document_says_what_the_tools_say() {
             .await
             .status,
         404
+    );
+}
+
+#[tokio::test]
+async fn the_committed_document_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/mcp.openrpc.json");
+    let document = read(&market().await.rctp, "/schemas/mcp.openrpc.json").await;
+    let mut generated = serde_json::to_string_pretty(&document.body).unwrap();
+    generated.push('\n');
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &generated).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == generated,
+        "schemas/mcp.openrpc.json is not what the table and the schemas come to; run UPDATE=1 cargo test --test \
+         binding_13_mcp, look at the difference, and commit it"
     );
 }
 
