@@ -168,8 +168,9 @@ impl<'r> Bench<'r> {
             &caller,
         );
         // Without signatures, which would differ: what is left is the tool's way to its operation.
-        let made = world.oauth_post(BUYER_TOKEN, "/offers", &offer_body(FLOOR + 1));
-        let made = runtime.block_on(made).get("offer_id");
+        let body = offer_body(FLOOR + 1);
+        let made = runtime.block_on(world.oauth_post(BUYER_TOKEN, "/offers", &body));
+        let made = made.get("offer_id");
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
             "name": "get_offer", "arguments": {"offer_id": made},
         }});

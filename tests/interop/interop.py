@@ -1,5 +1,6 @@
-"""RFC 9421 with another implementation on the other side: see ./run."""
+"""RFC 9421 and MCP with other implementations on the other side: see ./run."""
 
+import asyncio
 import base64
 import contextlib
 import datetime
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import warnings
 
+import httpx2
 import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,6 +28,8 @@ from http_message_signatures import (
     InvalidSignature,
     algorithms,
 )
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
 
 ALGORITHM = algorithms.ECDSA_P256_SHA256
 MINUTE = datetime.timedelta(seconds=60)
@@ -237,6 +241,7 @@ def main(examples):
             theirs_is_accepted(gateway, operator)
             ours_is_verified(gateway)
             a_webhook_is_verified(gateway, operator)
+            asyncio.run(an_mcp_client_is_enough(gateway))
         finally:
             gateway.process.terminate()
             gateway.process.wait()
@@ -325,6 +330,40 @@ def a_webhook_is_verified(gateway, operator):
     print("verified: a webhook, by the keys of the gateway's profile; altered or sent elsewhere it is refused")
 
 
+async def an_mcp_client_is_enough(gateway):
+    """The official client, in both eras of MCP, with tokens and nothing of RCTP; it holds results against their schemas."""
+    agent = gateway.world["agents"]["buyer"]
+    credentials = (agent["client_id"], agent["client_secret"])
+    form = {"grant_type": "client_credentials"}
+    buyer = requests.post(f"{gateway.url}/oauth/token", auth=credentials, data=form).json()["access_token"]
+    seller = gateway.world["grants"]["unsigned"]["access_token"]
+
+    def client(token, mode):
+        http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, trust_env=False)
+        return Client(streamable_http_client(f"{gateway.url}/mcp", http_client=http), mode=mode)
+
+    def keyed(arguments):
+        return arguments | {"meta": {"idempotency-key": secrets.token_urlsafe(24)}}
+
+    for mode in ["auto", "legacy"]:
+        async with client(buyer, mode) as mcp:
+            names = [tool.name for tool in (await mcp.list_tools()).tools]
+            assert names == ["create_offer", "get_offer", "decline_offer", "get_deal_events"], names
+            made = await mcp.call_tool("create_offer", keyed(json.loads(offer(gateway))))
+            offer_id = made.structured_content["result"]["offer_id"]
+            with contextlib.suppress(MCPError):
+                await mcp.call_tool("get_offer", {"offer_id": "off_none"})
+                raise AssertionError("it was found")
+        async with client(seller, mode) as mcp:
+            declined = await mcp.call_tool("decline_offer", keyed({"offer_id": offer_id}))
+            assert declined.structured_content["decision"] == {"decision": "auto"}, declined
+            asked = await mcp.call_tool("set_listing_terms", keyed({"listing_id": gateway.world["listing_id"]}))
+            approval = {"approval_id": asked.structured_content["decision"]["approval_id"]}
+            pending = await mcp.call_tool("get_approval", approval)
+            assert pending.structured_content["result"]["status"] == "pending", pending
+        print(f"called:   tools by the PyPI package mcp, {mode}")
+
+
 if __name__ == "__main__":
     main(pathlib.Path(sys.argv[1]))
-    print("interop: all as RFC 9421 says")
+    print("interop: all as RFC 9421 and MCP say")
