@@ -31,6 +31,15 @@ async fn the_example_plays_to_its_end() {
     assert_eq!(played.to_string(), last);
 }
 
+/// The agents call tools; every step and every entry is the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_plays_over_mcp() {
+    let args = example::Args::parse_from(["sale", "--transport", "mcp"]);
+    let played = example::run(args).await.unwrap();
+    let last = "sale complete: 75 steps, 31 record entries verified";
+    assert_eq!(played.to_string(), last);
+}
+
 /// As it does against a running gateway, whose clock nobody moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_example_plays_against_a_running_gateway() {

@@ -5,6 +5,7 @@
 //! ```text
 //! cargo run --example sale                                   starts a gateway of its own, on a free port
 //! cargo run --example sale -- --url http://127.0.0.1:8080    plays against the development world of a running one
+//! cargo run --example sale -- --transport mcp                the agents call the operations as tools
 //! ```
 //!
 //! One line a step: who does what, and what was decided. The first answer that is not what the binding says ends it
@@ -35,7 +36,7 @@ mod seller;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use self::{
     answer::Failure,
@@ -53,6 +54,16 @@ pub struct Args {
     /// The running gateway's development directory, for the agents' keys.
     #[arg(long, value_name = "DIR", default_value = "rctp-dev")]
     dev_dir: PathBuf,
+    /// How agents call; what is no tool goes over REST either way.
+    #[arg(long, value_enum, default_value_t = Transport::Rest)]
+    transport: Transport,
+}
+
+/// How agents call a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    Rest,
+    Mcp,
 }
 
 #[tokio::main]
@@ -78,11 +89,11 @@ pub async fn run(args: Args) -> Result<Played, Failure> {
         let world = running.world.clone();
         let world = world.ok_or("the gateway has no development world")?;
         println!("a gateway listens on {}", world.url);
-        let played = play(world, Some(&config)).await;
+        let played = play(world, Some(&config), args.transport).await;
         running.stop().await;
         return played;
     };
     let mut world = DevWorld::load(&args.dev_dir)?;
     world.url = url.trim_end_matches('/').to_owned();
-    play(world, None).await
+    play(world, None, args.transport).await
 }

@@ -23,6 +23,7 @@ use tower_rctp::{
 };
 
 use super::{
+    Transport,
     answer::{Answer, Failure},
     gateway::{Config, DevWorld, dev::DevAgent, files},
     oauth,
@@ -43,8 +44,12 @@ pub const APPROVED: &str = "200 approved: auto";
 pub const UNMET: &str = "409 forbid;reason=release_condition_unmet";
 
 /// The whole play. `own` are the settings of a gateway that is the play's own.
-pub async fn play(world: DevWorld, own: Option<&Config>) -> Result<Played, Failure> {
-    let mut sale = Sale::new(world).await?;
+pub async fn play(
+    world: DevWorld,
+    own: Option<&Config>,
+    transport: Transport,
+) -> Result<Played, Failure> {
+    let mut sale = Sale::new(world, transport).await?;
     let grant = sale.the_seller_lets_an_agent_in().await?;
     let listing_id = sale.the_seller_sets_the_terms().await?;
     sale.the_floor_stays_secret(&listing_id).await?;
@@ -112,7 +117,7 @@ struct Grant {
 
 impl Sale {
     /// Each play has a seller of its own, to whom the marketplace sends a link.
-    async fn new(world: DevWorld) -> Result<Self, Failure> {
+    async fn new(world: DevWorld, transport: Transport) -> Result<Self, Failure> {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -124,7 +129,11 @@ impl Sale {
         let link = link.map_err(|e| format!("{e}; is --dev-dir that of this gateway?"))?;
         let agent = async |of: &DevAgent| {
             let agent = Agent::signing(signer(of)?).http(http.clone());
-            Ok::<_, Failure>(agent.discover(&world.url).await?)
+            let agent = agent.discover(&world.url).await?;
+            Ok::<_, Failure>(match transport {
+                Transport::Rest => agent,
+                Transport::Mcp => agent.over_mcp(),
+            })
         };
         let agents = &world.agents;
         Ok(Self {

@@ -14,7 +14,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, head
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Agent, Answered, Error, Refused};
+use super::{
+    Agent, Answered, Error, Refused,
+    mcp::{self, Of},
+};
 use crate::{
     client::signer::idempotency_key,
     layer::{
@@ -198,7 +201,7 @@ impl<T: 'static> IntoFuture for Call<T> {
 /// An answer, read whole.
 pub(super) struct Raw {
     pub(super) status: StatusCode,
-    headers: HeaderMap,
+    pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
@@ -223,6 +226,8 @@ impl Agent {
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = url.parse().map_err(unfit)?;
         *request.method_mut() = row.method.clone();
+        let id = id.map(|(name, id)| (name, id.to_owned()));
+        request.extensions_mut().insert(Of { op, id });
         let headers = request.headers_mut();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         let version = HeaderValue::from_str(&format!("\"{VERSION}\""));
@@ -284,7 +289,12 @@ impl Agent {
         left: Duration,
         key: Option<&str>,
     ) -> Result<Result<Raw, reqwest::Error>, Error> {
-        let mut request = request.clone();
+        let call = match self.inner.mcp {
+            true => mcp::call(request, self.endpoint())?,
+            false => None,
+        };
+        let tool = call.as_ref().and(request.extensions().get::<Of>());
+        let mut request = call.unwrap_or_else(|| request.clone());
         if let Some(signer) = &self.inner.signer {
             signer.sign(&mut request)?;
         }
@@ -320,10 +330,14 @@ impl Agent {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        Ok(Ok(Raw {
+        let raw = Raw {
             status: response.status(),
             headers: std::mem::take(response.headers_mut()),
             body: body.freeze(),
+        };
+        Ok(Ok(match tool {
+            Some(of) => mcp::answer(of.op, raw),
+            None => raw,
         }))
     }
 }

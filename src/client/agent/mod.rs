@@ -49,6 +49,7 @@
 mod answer;
 mod call;
 mod error;
+mod mcp;
 mod request;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -120,6 +121,8 @@ struct Inner {
     answer_limit: usize,
     retry: Retry,
     timer: Arc<dyn Timer>,
+    /// Whether operations that are tools go over MCP.
+    mcp: bool,
 }
 
 /// Says where, and not with which key or token.
@@ -243,6 +246,7 @@ impl AgentBuilder {
             answer_limit: self.answer_limit,
             retry: self.retry,
             timer: self.timer,
+            mcp: false,
         };
         Ok(Agent {
             inner: Arc::new(inner),
@@ -321,6 +325,19 @@ impl Agent {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// The same agent over MCP (binding 13): operations that are tools are called at `/mcp`, and all others over REST. They
+    /// come to the same, statuses and headers of REST included.
+    #[must_use]
+    pub fn over_mcp(&self) -> Self {
+        let inner = Inner {
+            mcp: true,
+            ..(*self.inner).clone()
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// The gateway's URL, without a trailing slash.
