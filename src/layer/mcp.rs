@@ -19,7 +19,10 @@
 //! Arguments that are no call of the row at all (a missing id, a `meta` that is none) are `invalid_request`; the body's own
 //! schema is looked at in its place, after the grant (R7).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytes::Bytes;
 use futures_util::future::Either;
@@ -105,29 +108,31 @@ impl Surface {
 /// What a body calls. It is looked at before anybody is known, since who is refused, and how, depends on the row (S1).
 fn called(body: &[u8]) -> Called {
     #[derive(Deserialize)]
-    struct Message {
-        method: String,
-        params: Option<Params>,
+    struct Message<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+        #[serde(borrow)]
+        params: Option<Params<'a>>,
     }
     #[derive(Deserialize)]
-    struct Params {
-        name: Option<String>,
+    struct Params<'a> {
+        #[serde(borrow)]
+        name: Option<Cow<'a, str>>,
     }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Body {
-        One(Message),
-        Batch(Vec<Message>),
-    }
-    let row = |message: &Message| {
+    let row = |message: &Message<'_>| {
         let name = message.params.as_ref()?.name.as_deref()?;
-        (message.method == "tools/call").then(|| tools::find(name))?
+        let (op, _) = tools::find(name).filter(|_| message.method == "tools/call")?;
+        Some(op)
     };
-    match serde_json::from_slice(body) {
-        Ok(Body::One(message)) => row(&message).map_or(Called::Other, |(op, _)| Called::Tool(op)),
-        Ok(Body::Batch(all)) if all.iter().all(|message| row(message).is_some()) => Called::Tools,
-        _ => Called::Other,
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        let batch = serde_json::from_slice::<Vec<Message<'_>>>(body);
+        let all = batch.is_ok_and(|all| all.iter().all(|message| row(message).is_some()));
+        return if all { Called::Tools } else { Called::Other };
     }
+    let message = serde_json::from_slice(body).ok();
+    message
+        .and_then(|message| row(&message))
+        .map_or(Called::Other, Called::Tool)
 }
 
 /// The inner half, within the authentication: answers MCP, and runs the rest of the stack for each call of a row.
