@@ -328,7 +328,12 @@ impl<N: Next> RctpTools<N> {
                 .into(),
         };
         let inside = uri.path().strip_suffix(MCP).unwrap_or_default();
-        let (sent, routed) = (target.under(&self.config.prefix)?, target.under(inside)?);
+        let sent = target.under(&self.config.prefix)?;
+        // A router outside may have stripped the prefix; handlers are found by what it left.
+        let routed = match inside == self.config.prefix {
+            true => sent.clone(),
+            false => target.under(inside)?,
+        };
         let mut request = Request::new(Body::from(body.clone()));
         *request.method_mut() = row.method.clone();
         *request.uri_mut() = routed;
@@ -408,8 +413,8 @@ impl Meta {
 
     /// The profile that was proven is the header's where there is one, and the client's.
     fn names_another(&self, operator: &str) -> bool {
-        let proven = json!({ "profile": operator });
-        self.agent.as_ref().is_some_and(|agent| *agent != proven)
+        let named = self.agent.as_ref();
+        named.is_some_and(|agent| *agent != json!({ "profile": operator }))
     }
 }
 
