@@ -62,7 +62,9 @@ pub struct Args {
 /// How agents call a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
+    /// Each operation at its own path.
     Rest,
+    /// Tools of the MCP endpoint.
     Mcp,
 }
 
