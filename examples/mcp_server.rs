@@ -103,12 +103,7 @@ fn conformance() -> Result<impl Tools, BadTool> {
     let resource = Content::Resource {
         resource: json!({"uri": "example://note", "mimeType": "text/plain", "text": "A note."}),
     };
-    let of = |content: &[Content]| {
-        Ok(ToolResult {
-            content: content.to_vec(),
-            ..ToolResult::default()
-        })
-    };
+    let of = |content: &[Content]| Ok(ToolResult::new(content.to_vec()));
     let mixed = [Content::text("All kinds:"), image.clone(), resource.clone()];
 
     // A tool that needs more of its client than the client says it can do.

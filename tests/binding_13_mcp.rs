@@ -22,7 +22,8 @@ use common::{
     SELLER_UNBOUND, Service, deal_terms, get, grant, listing, offer_body, post, public_terms,
     with_token,
 };
-use http::{HeaderValue, Method, Request, header};
+use http::{HeaderValue, Method, Request, Response, header};
+use http_body_util::BodyExt;
 use jsonschema::Validator;
 use market::{BUYERS, Backing, Call, Market, OTHERS, around, fits, fresh_key, operators, send_to};
 use serde_json::{Map, Value, json};
@@ -1899,5 +1900,36 @@ async fn what_a_handler_of_the_marketplaces_own_answers_has_a_code_and_no_text()
         let error = &answer.body["error"];
         assert_eq!(error["data"], json!({"code": expected}), "{status}");
         assert!(!answer.body.to_string().contains("page"));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_a_handler_reaches_clients_of_a_stream_however_it_is_written() {
+    let market = market().await;
+    let offer = market.open_offer(FLOOR + 1).await;
+    for (written, result) in [
+        ("{\"a\": [1,\r\n  \"b\\n\"]\n}", json!({"a": [1, "b\n"]})),
+        (r#"{"a":1.50}"#, json!({"a": 1.5})),
+        ("1}, \"decision\": {", json!("1}, \"decision\": {")),
+        ("", Value::Null),
+    ] {
+        let service = service_fn(move |_: Request<Body>| async move {
+            let body = Body::from(Bytes::from_static(written.as_bytes()));
+            Ok::<_, std::convert::Infallible>(Response::new(body))
+        });
+        let get = message("get_offer", json!({"offer_id": offer}));
+        let mut get = posted(signed_by(&market.buyer), &get);
+        let accept = HeaderValue::from_static("text/event-stream");
+        get.headers_mut().insert(header::ACCEPT, accept);
+        let get = get.map(Body::from);
+        let answer = around(&market.rctp, service).oneshot(get).await.unwrap();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let event = std::str::from_utf8(&body).unwrap();
+        let data = event.strip_prefix("event: message\ndata: ");
+        let data = data.and_then(|data| data.strip_suffix("\n\n")).unwrap();
+        assert!(!data.contains(['\n', '\r']), "{event}");
+        let answer: Value = serde_json::from_str(data).unwrap();
+        let said = json!({"decision": {"decision": "auto"}, "result": result});
+        assert_eq!(answer["result"]["structuredContent"], said);
     }
 }

@@ -21,8 +21,8 @@ use tower::ServiceExt;
 use tower_rctp::{
     layer::body::Body,
     service::tools::{
-        BATCH_LIMIT, Call, CallLimit, Content, Endpoint, Error, Mcp, McpBuilder, Outcome, Revision,
-        Tool, ToolResult, Tools, tool_fn,
+        BATCH_LIMIT, Call, CallLimit, Endpoint, Error, Mcp, McpBuilder, Outcome, Revision, Tool,
+        ToolResult, Tools, tool_fn,
     },
     store::BoxFuture,
 };
@@ -1439,10 +1439,7 @@ async fn a_tool_learns_what_the_client_can_do_and_refuses_without() {
     let tool = Tool::builder("t", "Needs sampling.").build().unwrap();
     let tools = tool_fn(tool, |call| {
         let outcome = match call.declares("sampling") {
-            true => Ok(ToolResult {
-                content: vec![Content::text("ok")],
-                ..ToolResult::default()
-            }),
+            true => Ok(ToolResult::text("ok")),
             false => Err(Error::missing_capability(json!({"sampling": {}}))),
         };
         Box::pin(async { outcome })

@@ -31,8 +31,11 @@ use http::{
     header::{CONTENT_TYPE, WWW_AUTHENTICATE},
     request::Parts,
 };
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::{
     arrive::{Answered, Arrived, Called, Route},
@@ -83,6 +86,7 @@ impl Surface {
         }
         let headers = request.headers().clone();
         let route = |body: &[u8]| Route::Tools(called(body));
+        let limit = limit.min(self.0.body_limit());
         let (arrived, request) = match Arrived::collect(request, route, limit).await {
             Ok(arrived) => arrived,
             Err(refusal) => {
@@ -163,8 +167,11 @@ impl Step for CallTools {
         next: N,
     ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
         let arrived = request.extensions().get::<Arrived>();
-        match self.0.filter(|_| arrived.is_some_and(Arrived::is_mcp)) {
-            Some(config) => Either::Left(Box::pin(answer(config, request, next))),
+        let arrived = arrived.filter(|arrived| arrived.is_mcp()).cloned();
+        match self.0.zip(arrived) {
+            Some((config, arrived)) => {
+                Either::Left(Box::pin(answer(config, arrived, request, next)))
+            }
             None => Either::Right(next.run(request)),
         }
     }
@@ -172,6 +179,7 @@ impl Step for CallTools {
 
 async fn answer<N: Next>(
     config: Arc<Config>,
+    arrived: Arrived,
     request: Request<Body>,
     next: N,
 ) -> Result<Response<Body>, N::Error> {
@@ -181,12 +189,18 @@ async fn answer<N: Next>(
         lost: Mutex::default(),
         answered: Mutex::default(),
     });
+    let (request, _) = request.into_parts();
+    let body = arrived.body();
     let mut response = match &config.others {
         Some(others) => {
             let both = tools.clone().and(others.clone());
-            config.server.answer(&both, request).await
+            let server = &config.server;
+            server.answer_admitted(&both, &request, body).await
         }
-        None => config.server.answer(&tools, request).await,
+        None => {
+            let server = &config.server;
+            server.answer_admitted(&tools, &request, body).await
+        }
     };
     if let Some(error) = taken(&tools.lost) {
         return Err(error);
@@ -524,22 +538,34 @@ async fn outcome(response: Response<Body>) -> Outcome {
     // A stored answer has nothing but its bytes.
     let said = || parts.headers.get(HEADER)?.to_str().ok()?.parse().ok();
     let decision = parts.extensions.get::<Decision>().cloned().or_else(said);
-    let value = match serde_json::from_slice(&body) {
-        Ok(value) => value,
-        Err(_) if body.is_empty() => Value::Null,
-        Err(_) => String::from_utf8_lossy(&body).into(),
-    };
     if status.is_success() {
-        let decision = json!(decision.unwrap_or(Decision::Auto));
-        let members = [
-            ("decision".to_owned(), decision),
-            ("result".to_owned(), value),
-        ];
-        return Ok(ToolResult::structured(members.into_iter().collect()));
+        let decision = decision.unwrap_or(Decision::Auto);
+        let result = match serde_json::from_slice::<&RawValue>(&body) {
+            // An event of a stream ends at a line break, which JSON has between its tokens at most.
+            Ok(json) if !json.get().contains(['\n', '\r']) => Cow::Borrowed(json),
+            _ => Cow::Owned(to_raw_value(&read(&body)).expect("a value is JSON")),
+        };
+        return Ok(ToolResult::of_members(&Answer { decision, result }));
     }
-    let body = match value {
+    let body = match read(&body) {
         Value::Object(body) if body.get("error").is_some_and(Value::is_string) => body,
         _ => Map::new(),
     };
     Err(error(status, decision, body))
+}
+
+/// What a tool that was carried out, or asked about, says (binding 13.4).
+#[derive(Serialize)]
+struct Answer<'a> {
+    decision: Decision,
+    result: Cow<'a, RawValue>,
+}
+
+/// A body; text where it is no JSON, as of a marketplace's own handler.
+fn read(body: &[u8]) -> Value {
+    match serde_json::from_slice(body) {
+        Ok(value) => value,
+        Err(_) if body.is_empty() => Value::Null,
+        Err(_) => String::from_utf8_lossy(body).into(),
+    }
 }

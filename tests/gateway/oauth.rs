@@ -122,6 +122,11 @@ fn query(changes: &[(&str, Option<&str>)]) -> String {
     form(&all)
 }
 
+/// As of a client that knows OAuth and nothing of RCTP.
+fn scopes(scope: &str) -> String {
+    query(&[("authorization_details", None), ("scope", Some(scope))])
+}
+
 fn form(pairs: &[(&str, &str)]) -> String {
     url::form_urlencoded::Serializer::new(String::new())
         .extend_pairs(pairs)
@@ -521,6 +526,10 @@ async fn a_wrong_request_is_answered_to_its_client_with_state_and_issuer() {
         ),
         (changed(json!({"tiers": {"account.update": "ask"}})), scope),
         (query(&[("scope", Some(ACCEPT))]), scope),
+        (scopes("openid"), scope),
+        (scopes(&format!("{ACCEPT} {COUNTER}")), scope),
+        (scopes(&format!("{ACCEPT}  {TERMS}")), scope),
+        (scopes(""), in_details),
         (
             query(&[("scope", Some(&format!("{ACCEPT} {REPRICE} {TERMS} openid")))]),
             scope,
@@ -758,6 +767,33 @@ async fn the_consent_page_learns_who_asks_for_what_and_how_it_can_be_lowered() {
     assert_eq!(said["client"]["signs"], false);
     assert_eq!(said["client"].get("jkt"), None);
     assert_eq!(said["redirect_host"], "127.0.0.1");
+}
+
+#[tokio::test]
+async fn a_client_that_knows_scopes_alone_asks_for_them_at_their_default_tiers_unsigned() {
+    let alone = Alone::open().await;
+    let asked = scopes(&format!("{ACCEPT} {TERMS}"));
+    let shown = alone.get(&format!("/oauth/consent?{asked}")).await.body;
+    assert_eq!(shown["agent_id"], "agent");
+    assert_eq!(shown["client"]["signs"], false);
+    let tiers: Vec<_> = shown["scopes"].as_array().unwrap().iter().collect();
+    let tiers: Vec<_> = tiers.iter().map(|s| (&s["scope"], &s["tier"])).collect();
+    assert_eq!(
+        json!(tiers),
+        json!([[TERMS, "ask"], [ACCEPT, "ask"]]),
+        "the default of both"
+    );
+
+    let code = alone
+        .allow(&asked, json!({TERMS: "ask", ACCEPT: "ask"}), None)
+        .await;
+    let tokens = alone.redeem(&code).await;
+    let said = alone.introspect(&tokens.get("access_token")).await;
+    assert_eq!(said.grant_status, Some(GrantStatus::Active));
+    assert_eq!(said.cnf, None);
+    let details = &tokens.body["authorization_details"][0];
+    assert_eq!(details["agent_id"], "agent");
+    assert_eq!(details["tiers"], json!({TERMS: "ask", ACCEPT: "ask"}));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! | route | what |
 //! |---|---|
 //! | `GET /.well-known/oauth-authorization-server` | metadata (RFC 8414) |
-//! | `GET /oauth/authorize` | the consent page, for the code flow with PKCE and `authorization_details` |
+//! | `GET /oauth/authorize` | the consent page, for the code flow with PKCE and `authorization_details`, or `scope` alone |
 //! | `GET`, `POST /oauth/consent` | what that page asks and says |
 //! | `POST /oauth/token` | `authorization_code`, `refresh_token` with rotation, `client_credentials` |
 //! | `POST /oauth/introspect` | RFC 7662, for the gateway alone, with `grant_status` for inactive tokens too |

@@ -99,7 +99,7 @@ impl Authorization {
             jkt,
             tiers: Asks(tiers),
             ..
-        } = details(&query, &self.tiers).map_err(refused)?;
+        } = details(&query, client, &self.tiers).map_err(refused)?;
         Ok(Asked {
             client,
             redirect_uri: redirect_uri.to_owned(),
@@ -181,20 +181,24 @@ fn check_flow(query: &Parameters) -> Result<&str, Problem> {
 }
 
 /// What is asked for, within what the marketplace lets sellers grant.
-fn details(query: &Parameters, offered: &Tiers) -> Result<Details, Problem> {
-    let Some(details) = query.only("authorization_details") else {
-        return Err((
-            INVALID_DETAILS,
-            "authorization_details is missing; write one object of type dev.rctp.agent_grant",
-        ));
+fn details(query: &Parameters, client: &Client, offered: &Tiers) -> Result<Details, Problem> {
+    let details = match (query.only("authorization_details"), query.only("scope")) {
+        (Some(details), _) => serde_json::from_str::<[Details; 1]>(details).map_err(|_| {
+            (
+                INVALID_DETAILS,
+                "authorization_details has to be one object in an array: type, agent_id, tiers by scope, and jkt for an \
+                 agent that signs",
+            )
+        })?,
+        (None, Some(scope)) => [Details::of_scope(scope, client, offered)?],
+        (None, None) => {
+            return Err((
+                INVALID_DETAILS,
+                "authorization_details is missing; write one object of type dev.rctp.agent_grant",
+            ));
+        }
     };
-    let Ok([details]) = serde_json::from_str::<[Details; 1]>(details) else {
-        return Err((
-            INVALID_DETAILS,
-            "authorization_details has to be one object in an array: type, agent_id, tiers by scope, and jkt for an \
-             agent that signs",
-        ));
-    };
+    let [details] = details;
     if details.kind != DETAILS_TYPE {
         return Err((INVALID_DETAILS, "the one type here is dev.rctp.agent_grant"));
     }
@@ -243,6 +247,27 @@ struct Details {
     #[serde(default, deserialize_with = "present")]
     jkt: Option<Thumbprint>,
     tiers: Asks,
+}
+
+impl Details {
+    /// What a client asks that knows OAuth and nothing of us, as MCP clients do: each scope at its default tier, without
+    /// signatures. The seller sees and may lower it as any other.
+    fn of_scope(scope: &str, client: &Client, offered: &Tiers) -> Result<Self, Problem> {
+        let mut tiers = BTreeMap::new();
+        for scope in scope.split(' ') {
+            let policy = offered.get(scope).ok_or((
+                "invalid_scope",
+                "scope has one that this marketplace does not offer",
+            ))?;
+            tiers.insert(scope.to_owned(), policy.default_tier);
+        }
+        Ok(Self {
+            kind: DETAILS_TYPE.to_owned(),
+            agent_id: client.id.clone(),
+            jkt: None,
+            tiers: Asks(tiers),
+        })
+    }
 }
 
 /// `null` is no way to leave a member out.

@@ -250,6 +250,8 @@ async fn token(
                 "access_token": token,
                 "token_type": "Bearer",
                 "expires_in": ACCESS_SECONDS,
+                // None, whatever was asked for: a client takes what is left out for granted (RFC 6749 §5.1).
+                "scope": "",
             });
             return Ok((NO_STORE, Json(body)).into_response());
         }

@@ -9,7 +9,7 @@ use std::{
 
 use tower_rctp::{
     Rctp,
-    layer::authenticate::operators::Operators,
+    layer::{authenticate::operators::Operators, mcp::MCP},
     protocol::{money::Money, policy::Tier},
 };
 
@@ -157,6 +157,7 @@ impl Made {
         };
         let world = DevWorld {
             url: self.url,
+            mcp: format!("{}{MCP}", authorization.issuer()),
             secret: self.secret,
             seller_sub: self.seller_sub,
             listing_id,

@@ -15,6 +15,7 @@
 //! ```json
 //! {
 //!   "url": "http://127.0.0.1:8080",
+//!   "mcp": "http://localhost:8080/mcp",
 //!   "secret": "…",
 //!   "seller_sub": "sub_…",
 //!   "listing_id": "lst_…",
@@ -82,6 +83,9 @@ pub const PLUGIN: &str = "seller-plugin";
 pub struct DevWorld {
     /// Where the gateway listens.
     pub url: String,
+    /// The endpoint of MCP under the public URL: OAuth clients hold it byte for byte against what its metadata names.
+    #[serde(default)] // worlds of before have none, and are written anew
+    pub mcp: String,
     /// Opens `POST /dev/…`.
     pub secret: String,
     /// The seller's pairwise pseudonym.
@@ -179,7 +183,10 @@ impl DevWorld {
     /// What the program says once it runs. The one secret in it is the ticket in the link, which soon ends.
     pub fn banner(&self, directory: &Path, enrolment: &str) -> String {
         let Self {
-            url, listing_id, ..
+            url,
+            mcp,
+            listing_id,
+            ..
         } = self;
         let dir = directory.display();
         // Sessions and passkeys are of the host that the link names, which is not that of `url`.
@@ -191,6 +198,7 @@ A marketplace to play with, at {url}
   a listing   {listing_id}, for 600.00 EUR, with a floor that only the seller knows
   agents      buyer, seller, funds_holder and carrier; keys in {dir}/*.pem, profiles at {url}/dev/profiles/…
   grants      the seller's to its agent, with all secrets in {dir}/world.json; access tokens live 15 minutes
+  tools       for any MCP client, at {mcp}
   the seller  enrols a passkey at {enrolment}
               (10 minutes; POST {url}/dev/enrolments gives another link),
               then sees what waits for approval at {pages}/approve, and what was granted at {pages}/grants

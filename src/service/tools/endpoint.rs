@@ -191,20 +191,31 @@ impl Mcp {
         B::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        let form = match self.admit(&parts.method, &parts.uri, &parts.headers) {
-            Ok(form) => form,
-            Err(error) => return Form::Json.response(Reply::error(None, error)),
-        };
-        let reply = match self.read(Body::new(body)).await {
-            // A place is taken only now: whoever sends slowly keeps nobody else out.
-            Ok(body) => {
-                let replied = self.0.requests.run(self.reply(tools, &parts, &body)).await;
-                replied.unwrap_or_else(|_| Some(Reply::error(None, busy())))
-            }
-            Err(error) => Some(Reply::error(None, error)),
-        };
-        match reply {
-            Some(reply) => form.response(reply),
+        if let Err(error) = self.admit(&parts.method, &parts.uri, &parts.headers) {
+            return Form::Json.response(Reply::error(None, error));
+        }
+        match self.read(Body::new(body)).await {
+            Ok(body) => self.answer_admitted(tools, &parts, &body).await,
+            Err(error) => Form::of(&parts.headers).response(Reply::error(None, error)),
+        }
+    }
+
+    /// The same where [`Mcp::turned_away`] has let the request pass, and its body is there. A place is taken only now:
+    /// whoever sends slowly keeps nobody else out.
+    pub(crate) async fn answer_admitted<T>(
+        &self,
+        tools: &T,
+        request: &Parts,
+        body: &[u8],
+    ) -> Response<Body>
+    where
+        T: Tools + ?Sized,
+    {
+        // Boxed, since the layers move it several times before it runs.
+        let reply = Box::pin(self.reply(tools, request, body));
+        let reply = self.0.requests.run(reply).await;
+        match reply.unwrap_or_else(|_| Some(Reply::error(None, busy()))) {
+            Some(reply) => Form::of(&request.headers).response(reply),
             None => {
                 let mut accepted = Response::new(Body::empty());
                 *accepted.status_mut() = StatusCode::ACCEPTED;
@@ -237,18 +248,16 @@ impl Mcp {
             }
             message => Reply::error(id(message).as_ref(), error),
         };
-        Form::accepted(headers)
-            .unwrap_or(Form::Json)
-            .response(reply)
+        Form::of(headers).response(reply)
     }
 
-    fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Form, Error> {
+    fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
         if *method != Method::POST {
             return Err(method_not_allowed());
         }
         self.0.guard.check(uri, headers)?;
         check_content_type(headers)?;
-        Form::accepted(headers)
+        Form::accepted(headers).map(|_| ())
     }
 
     /// The answer to a request that [`Mcp::answer`] would not read: for layers that read it first.
@@ -256,6 +265,11 @@ impl Mcp {
         let admitted = self.admit(request.method(), request.uri(), request.headers());
         let error = admitted.err()?;
         Some(Form::Json.response(Reply::error(None, error)))
+    }
+
+    /// The largest body, in bytes.
+    pub(crate) fn body_limit(&self) -> usize {
+        self.0.body_limit
     }
 
     async fn read(&self, body: Body) -> Result<Bytes, Error> {

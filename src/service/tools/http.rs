@@ -92,6 +92,11 @@ impl Form {
         )
     }
 
+    /// That of an answer which goes out in any case.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        Self::accepted(headers).unwrap_or(Self::Json)
+    }
+
     pub(super) fn response(self, reply: Reply) -> Response<Body> {
         let (kind, body) = match self {
             Self::Json => ("application/json", reply.json),

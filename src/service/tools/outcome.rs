@@ -4,7 +4,10 @@ use std::{borrow::Cow, fmt};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{
+    Map, Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 /// The codes of JSON-RPC 2.0, and those that MCP adds (2026-07-28, Overview, "Error Codes").
 pub mod code {
@@ -62,13 +65,13 @@ impl Content {
 }
 
 /// The result of a tool, or its failure: what the model reads and can act on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ToolResult {
     /// Never empty where [`ToolResult::structured`] made it: older clients read nothing else.
     pub content: Vec<Content>,
-    /// The same for programs. An object, since the revisions of 2025 know nothing else.
+    /// The same for programs: an object, since the revisions of 2025 know nothing else. Written once, for the text too.
     #[serde(rename = "structuredContent", skip_serializing_if = "Option::is_none")]
-    pub structured: Option<Map<String, Value>>,
+    structured: Option<Box<RawValue>>,
     /// Whether the tool failed.
     #[serde(rename = "isError")]
     pub is_error: bool,
@@ -78,20 +81,29 @@ pub struct ToolResult {
 }
 
 impl ToolResult {
-    /// A text.
-    pub fn text(text: impl Into<String>) -> Self {
+    /// These parts, in their order.
+    pub fn new(content: Vec<Content>) -> Self {
         Self {
-            content: vec![Content::text(text)],
+            content,
             ..Self::default()
         }
     }
 
+    /// A text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::new(vec![Content::text(text)])
+    }
+
     /// A structured result, with the same as JSON text.
     pub fn structured(structured: Map<String, Value>) -> Self {
+        Self::of_members(&structured)
+    }
+
+    /// The same of anything that is written as an object, without line breaks.
+    pub(crate) fn of_members(members: &impl Serialize) -> Self {
+        let structured = to_raw_value(members).expect("a value is JSON");
         Self {
-            content: vec![Content::text(
-                serde_json::to_string(&structured).expect("a value is JSON"),
-            )],
+            content: vec![Content::text(structured.get())],
             structured: Some(structured),
             ..Self::default()
         }
