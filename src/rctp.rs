@@ -21,7 +21,7 @@ use crate::{
         approve::{self, Approve, Approver},
         arrive::{Arrive, BODY_LIMIT},
         authenticate::{
-            self, Authenticate, Mechanisms, Surface,
+            self, Authenticate, Challenge, Mechanisms, Surface,
             fetch::{Fetch, allowed_url},
             mcp_signature_policy,
             operators::{InForce, Operators, Profiles, Replaced},
@@ -1285,14 +1285,18 @@ impl RctpBuilder {
     }
 
     /// `WWW-Authenticate`, from which OAuth clients find the authorization server (RFC 9728 §5.1).
-    fn challenge(&self, parameters: &str) -> Result<Option<HeaderValue>, BuildError> {
+    fn challenge(&self, parameters: &str) -> Result<Option<Challenge>, BuildError> {
         if !self.mechanisms.accepts_oauth() {
             return Ok(None);
         }
-        let text = format!("Bearer resource_metadata={parameters}");
-        HeaderValue::from_str(&text)
-            .map(Some)
-            .map_err(|_| BuildError("public_url does not fit a header".into()))
+        let said = |more: &str| {
+            HeaderValue::from_str(&format!("Bearer resource_metadata={parameters}{more}"))
+                .map_err(|_| BuildError("public_url does not fit a header".into()))
+        };
+        Ok(Some(Challenge {
+            plain: said("")?,
+            invalid_token: said(", error=\"invalid_token\"")?,
+        }))
     }
 
     /// MCP clients take the scopes that they ask for from here; the metadata is that of the endpoint.

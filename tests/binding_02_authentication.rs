@@ -148,6 +148,10 @@ fn challenge(answer: &Answer) -> Option<&str> {
 const CHALLENGE: &str =
     "Bearer resource_metadata=\"https://gateway.example/.well-known/oauth-protected-resource\"";
 
+fn invalid_token() -> String {
+    format!("{CHALLENGE}, error=\"invalid_token\"")
+}
+
 // 2: which mechanism.
 
 #[tokio::test]
@@ -1401,7 +1405,7 @@ async fn a_token_that_the_authorization_server_does_not_know_is_refused_by_row()
                 stranger_refusal(op),
                 "{op:?} with {token}"
             );
-            assert_eq!(challenge(&answer), Some(CHALLENGE));
+            assert_eq!(challenge(&answer), Some(&*invalid_token()), "RFC 6750 §3.1");
         }
     }
     assert!(world.gateway_chain().await.is_empty());
@@ -2055,14 +2059,20 @@ fn anything() -> Request<Bytes> {
 async fn the_layer_alone_says_with_every_401_where_to_get_a_token() {
     let world = World::new().await;
     let service = alone(&world);
-    for request in [
-        anything(),
-        with_token(anything(), "nonsense"),
-        signed(&stranger(&world), anything()),
-        signed_with(&world.buyer, anything(), |p| p.params.created = 0),
+    let nonsense = with_token(anything(), "nonsense");
+    for (request, expected) in [
+        (anything(), CHALLENGE),
+        (nonsense.clone(), &*invalid_token()),
+        // It is the signature that does not do.
+        (signed(&stranger(&world), nonsense), CHALLENGE),
+        (signed(&stranger(&world), anything()), CHALLENGE),
+        (
+            signed_with(&world.buyer, anything(), |p| p.params.created = 0),
+            CHALLENGE,
+        ),
     ] {
         let answer = send(&service, request).await;
-        assert_eq!((answer.status, challenge(&answer)), (401, Some(CHALLENGE)));
+        assert_eq!((answer.status, challenge(&answer)), (401, Some(expected)));
     }
 }
 

@@ -1142,8 +1142,9 @@ async fn oauth_clients_find_their_way_from_the_first_401() {
             (401, "grant_invalid"),
             "{message}"
         );
-        assert!(
-            expired.headers.contains_key(header::WWW_AUTHENTICATE),
+        assert_eq!(
+            expired.headers[header::WWW_AUTHENTICATE],
+            format!("{challenge}, error=\"invalid_token\""),
             "{message}"
         );
     }
@@ -1676,6 +1677,13 @@ async fn in_a_batch_each_error_stays_in_its_place() {
     );
     let asked = market.grants.asked.load(Ordering::SeqCst) - asked;
     assert_eq!(asked, 4, "the POST and each call of it");
+    let told = fine.extensions.get::<Answered>().unwrap();
+    let each: Vec<_> = told.calls.iter().map(|call| call.operation).collect();
+    assert_eq!(
+        each,
+        [Op::GetOffer, Op::DeclineOffer, Op::GetOffer].map(Some)
+    );
+    assert!(told.operation.is_none() && told.operator.is_some());
     let strangers = market.send(batch("token-nobody-knows")).await;
     assert_eq!(strangers.status, 200, "R34");
     assert_eq!(
@@ -1725,6 +1733,39 @@ async fn what_is_no_message_for_us_is_turned_away_before_anybody_is_asked_who_th
     assert_eq!(stranger.body["id"], Value::Null);
     let near = market.send(posted(oauth(SELLER_UNBOUND), &list())).await;
     assert_eq!(near.status, 200);
+}
+
+#[tokio::test]
+async fn what_a_router_could_take_for_the_endpoint_reaches_no_handler() {
+    let with = market().await;
+    let without = Market::with(Backing::memory().await, Tier::Auto, |b| b).await;
+    let handled = || {
+        service_fn(|_: Request<Body>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(Body::empty()))
+        })
+    };
+    for near in [
+        "/mcp/",
+        "/MCP",
+        "//mcp",
+        "/mcp/x",
+        "/%6dcp",
+        "/mcp;a",
+        "/a/../mcp",
+    ] {
+        let at = || authenticated(oauth(BUYER_TOKEN), post(near, &list()));
+        let answer = send_to(&around(&with.rctp, handled()), at()).await;
+        assert_eq!(
+            (answer.status, &answer.body["error"]),
+            (404, &json!("not_found")),
+            "{near}"
+        );
+        // Where the endpoint is not served, the path is the marketplace's own.
+        let answer = send_to(&around(&without.rctp, handled()), at()).await;
+        assert_eq!(answer.status, 200, "{near}");
+    }
+    let other = send_to(&around(&with.rctp, handled()), post("/mcpx", &list())).await;
+    assert_eq!(other.status, 200);
 }
 
 #[tokio::test]

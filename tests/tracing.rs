@@ -18,12 +18,14 @@ use std::{
 
 use bytes::Bytes;
 use common::{
-    FLOOR, SELLER, SELLER_TOKEN, SELLER_UNBOUND, World, get, offer_body, with_key, with_token,
+    BUYER_TOKEN, FLOOR, SELLER, SELLER_TOKEN, SELLER_UNBOUND, World, get, offer_body, post,
+    with_key, with_token,
 };
 use hosted::{Hosted, confirmed, new_listing, offer_on};
 use http::Request;
 use market::{BUYERS, Backing, SELLERS, fresh_key, signed};
 use serde_json::json;
+use tower_rctp::{RctpBuilder, protocol::policy::Tier, service::tools::Mcp};
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -164,7 +166,7 @@ async fn each_layer_has_a_span_within_that_of_the_request() {
 
 #[tokio::test]
 async fn at_info_there_is_one_span_and_it_tells_the_decision() {
-    let world = World::with(tower_rctp::protocol::policy::Tier::Ask, |b| b).await;
+    let world = World::with(Tier::Ask, |b| b).await;
     let (watch, _listening) = Watch::at(LevelFilter::INFO);
     let told = |names: &[&str]| {
         let request = watch.request();
@@ -286,6 +288,33 @@ async fn the_route_is_told_without_ids_and_no_query_or_method_of_the_callers() {
     assert_eq!(request.field("otel.name"), "_OTHER");
     assert_eq!(request.field("http.request.method"), "_OTHER");
     assert!(!format!("{request:?}").contains("HUNTER2"));
+}
+
+#[tokio::test]
+async fn a_tool_call_is_told_by_its_operation() {
+    let settings = |b: RctpBuilder| b.mcp(Mcp::builder("marketplace", "1"));
+    let world = World::with(Tier::Auto, settings).await;
+    let (watch, _listening) = Watch::at(LevelFilter::INFO);
+    let call = |tool: &str| {
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+            "name": tool, "arguments": {"offer_id": "off_1"},
+        }})
+    };
+    let send = async |message| {
+        let request = with_token(post("/mcp", &message), BUYER_TOKEN);
+        world.send(request).await;
+        watch.request()
+    };
+    let called = send(call("get_offer")).await;
+    assert_eq!(called.field("otel.name"), "POST /mcp");
+    assert_eq!(called.field("http.route"), "/mcp");
+    assert_eq!(called.field("rctp.operation"), "get_offer");
+    assert_eq!(called.field("rctp.error"), "not_found");
+    let several = send(json!([call("get_offer"), call("get_offer")])).await;
+    assert_eq!(several.field("rctp.operation"), "");
+    let unknown = send(call("hunter2")).await;
+    assert_eq!(unknown.field("rctp.operation"), "");
+    assert!(!format!("{unknown:?}").contains("hunter2"));
 }
 
 /// What RCTP lets pass is the marketplace's own business.

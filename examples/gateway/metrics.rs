@@ -200,7 +200,10 @@ impl Metrics {
                 operation: answered.operation,
             })
             .observe(took.as_secs_f64());
-        if let Some((outcome, reason)) = answered.decision {
+        for answered in std::iter::once(answered).chain(&answered.calls) {
+            let Some((outcome, reason)) = answered.decision else {
+                continue;
+            };
             self.decisions
                 .get_or_create(&DecisionLabels {
                     operation: answered.operation,
@@ -222,11 +225,13 @@ struct Answer<'r> {
     decision: Option<(&'static str, &'static str)>,
     refused: Option<&'static str>,
     replayed: bool,
+    /// Of a batch over MCP.
+    calls: Vec<Self>,
 }
 
 impl<'r> Answer<'r> {
-    fn of(response: &'r Response) -> Self {
-        let answered = response.extensions().get::<Answered>();
+    fn of(answered: Option<&'r Answered>) -> Self {
+        let calls = answered.map_or(&[][..], |a| &a.calls);
         let operation = answered.and_then(|a| a.operation);
         let decision = answered.and_then(|a| a.decision.as_ref());
         Self {
@@ -244,6 +249,7 @@ impl<'r> Answer<'r> {
             }),
             refused: answered.and_then(|a| a.refused).map(|code| code.as_str()),
             replayed: answered.is_some_and(|a| a.replayed),
+            calls: calls.iter().map(|call| Self::of(Some(call))).collect(),
         }
     }
 }
@@ -270,7 +276,7 @@ pub async fn observe(
     let path = request.uri().path().to_owned();
     let response = next.run(request).await;
     let (status, took) = (response.status(), begun.elapsed());
-    let answer = Answer::of(&response);
+    let answer = Answer::of(response.extensions().get());
     metrics.count(&answer, status, took);
     let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     macro_rules! line {
@@ -282,6 +288,7 @@ pub async fn observe(
                 decision = answer.decision.map(|(outcome, _)| outcome),
                 refused = answer.refused,
                 replayed = answer.replayed.then_some(true),
+                calls = (!answer.calls.is_empty()).then_some(answer.calls.len()),
                 status = status.as_u16(),
                 milliseconds,
                 operator = answer.operator,

@@ -182,6 +182,8 @@ pub struct Answered {
     pub refused: Option<Code>,
     /// Whether the answer is a stored one.
     pub replayed: bool,
+    /// How each call of several was answered, in a batch over MCP; nothing else is then told.
+    pub calls: Vec<Answered>,
 }
 
 impl Answered {
@@ -194,6 +196,20 @@ impl Answered {
             decision: stated(response),
             refused: extensions.get().map(Refusal::code),
             replayed: extensions.get::<Replayed>().is_some(),
+            calls: Vec::new(),
+        }
+    }
+
+    /// What several calls in one response say.
+    #[cfg(feature = "mcp")]
+    pub(super) fn of_batch(calls: Vec<Self>) -> Self {
+        Self {
+            operation: None,
+            operator: None,
+            decision: None,
+            refused: None,
+            replayed: false,
+            calls,
         }
     }
 }
@@ -246,7 +262,11 @@ impl Arrive {
     }
 
     fn find(&self, request: &Request<Body>) -> Found {
-        let find = |uri: &Uri| find_under(&self.0.prefix, request.method(), uri.path());
+        #[cfg(feature = "mcp")]
+        let other = self.0.mcp.as_ref().and(MCP.strip_prefix('/'));
+        #[cfg(not(feature = "mcp"))]
+        let other = None;
+        let find = |uri: &Uri| find_under(&self.0.prefix, other, request.method(), uri.path());
         match find(uri_as_sent(request)) {
             Match::Row(op, id) => Found::Row(op, id),
             Match::Unknown => Found::Unknown,
@@ -288,6 +308,13 @@ impl Step for Arrive {
         if let Some(surface) = self.surface(&request) {
             let mut response = Box::pin(surface.run(request, next, self.0.limit)).await?;
             answered(None, &mut response);
+            if let Some(op) = response
+                .extensions()
+                .get::<Answered>()
+                .and_then(|a| a.operation)
+            {
+                trace::operation(&Span::current(), op);
+            }
             return Ok(response);
         }
         let route = match self.find(&request) {
@@ -315,9 +342,15 @@ impl Step for Arrive {
 
     fn span(&self, request: &Request<Body>) -> Span {
         let path = uri_as_sent(request).path();
-        trace::request(request, path, || match self.find(request) {
-            Found::Row(op, _) => Some(op),
-            Found::Unknown | Found::Misplaced | Found::Elsewhere => None,
+        trace::request(request, path, || {
+            #[cfg(feature = "mcp")]
+            if self.surface(request).is_some() {
+                return Some((MCP, None));
+            }
+            match self.find(request) {
+                Found::Row(op, _) => Some((op.row().path, Some(op))),
+                Found::Unknown | Found::Misplaced | Found::Elsewhere => None,
+            }
         })
     }
 
@@ -341,6 +374,13 @@ pub(crate) fn stated<B>(response: &Response<B>) -> Option<Decision> {
         Some(refusal) => refusal.decision(),
         None => response.extensions().get::<Decision>().cloned(),
     }
+}
+
+/// The refusal's code, of a tool call too.
+pub(super) fn refused(response: &Response<Body>) -> Option<Code> {
+    let extensions = response.extensions();
+    let told = || extensions.get::<Answered>()?.refused;
+    extensions.get().map(Refusal::code).or_else(told)
 }
 
 /// A refusal as a response of the stack.

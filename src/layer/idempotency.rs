@@ -430,7 +430,8 @@ fn key(request: &Request<Body>) -> Result<String, Refusal> {
         (Some(value), None) => value,
         (None, _) => {
             return Err(Refusal::invalid(
-                "every POST needs an Idempotency-Key with at least 128 bits of entropy",
+                "every POST needs an Idempotency-Key with at least 128 bits of entropy; over MCP, a tool that writes needs it \
+                 as meta[\"idempotency-key\"]",
             ));
         }
         (Some(_), Some(_)) => {

@@ -205,8 +205,12 @@ async fn answer<N: Next>(
     if let Some(error) = taken(&tools.lost) {
         return Err(error);
     }
-    // Of a batch there is no one thing to tell.
-    if let Ok([answered]) = <[Answered; 1]>::try_from(taken(&tools.answered)) {
+    let mut calls = taken(&tools.answered);
+    let answered = match calls.len() {
+        0 | 1 => calls.pop(),
+        _ => Some(Answered::of_batch(calls)),
+    };
+    if let Some(answered) = answered {
         response.extensions_mut().insert(answered);
     }
     Ok(response)

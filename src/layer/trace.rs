@@ -68,12 +68,12 @@ where
     }
 }
 
-/// The span of a request, within the trace that its headers name. `find` tells its row; it is asked only where somebody
-/// wants to know.
+/// The span of a request, within the trace that its headers name. `find` tells its route, and the row where that is one; it
+/// is asked only where somebody wants to know.
 pub(super) fn request(
     request: &Request<Body>,
     path: &str,
-    find: impl FnOnce() -> Option<Op>,
+    find: impl FnOnce() -> Option<(&'static str, Option<Op>)>,
 ) -> Span {
     let method = request.method();
     let span = tracing::info_span!(
@@ -98,18 +98,26 @@ pub(super) fn request(
     }
     #[cfg(feature = "otel")]
     context::join(&span, request.headers());
-    match find().map(Op::row) {
-        Some(row) => {
-            span.record("otel.name", format!("{} {}", row.method, row.path));
-            span.record("http.route", row.path);
-            span.record("rctp.operation", row.name);
-            span.record("rctp.verb", row.verb.map(Verb::as_str));
+    match find() {
+        Some((route, op)) => {
+            span.record("otel.name", format!("{} {route}", known(method)));
+            span.record("http.route", route);
+            if let Some(op) = op {
+                operation(&span, op);
+            }
         }
         None => {
             span.record("otel.name", known(method));
         }
     }
     span
+}
+
+/// Which operation a request is; of a tool call that is known only when it has been read.
+pub(super) fn operation(span: &Span, op: Op) {
+    let row = op.row();
+    span.record("rctp.operation", row.name);
+    span.record("rctp.verb", row.verb.map(Verb::as_str));
 }
 
 /// What came of the request.

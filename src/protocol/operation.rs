@@ -265,12 +265,13 @@ pub enum Match {
 /// The match is exact: no decoding, no trailing slash, no case folding. What differs is [`Match::Unknown`], so
 /// that no handler behind the stack can read the path more leniently and act undecided.
 pub fn find(method: &Method, path: &str) -> Match {
-    find_under("", method, path)
+    find_under("", None, method, path)
 }
 
-/// As [`find`], with the whole path; `prefix` is the public URL's own path, without a trailing slash.
-pub(crate) fn find_under(prefix: &str, method: &Method, path: &str) -> Match {
-    if !may_be_ours(prefix, path) {
+/// As [`find`], with the whole path; `prefix` is the public URL's own path, without a trailing slash, and `other` a first
+/// segment that is ours besides those of the table.
+pub(crate) fn find_under(prefix: &str, other: Option<&str>, method: &Method, path: &str) -> Match {
+    if !may_be_ours(prefix, other, path) {
         return Match::Elsewhere;
     }
     let row = path.strip_prefix(prefix).and_then(|path| {
@@ -285,7 +286,11 @@ pub(crate) fn find_under(prefix: &str, method: &Method, path: &str) -> Match {
 }
 
 /// Whether a router behind us, however it normalises, could take the path for one under the table's first segments.
-fn may_be_ours(prefix: &str, path: &str) -> bool {
+fn may_be_ours(prefix: &str, other: Option<&str>, path: &str) -> bool {
+    let is_first = |segment: &str| {
+        let mut first = FIRST.iter().copied().chain(other);
+        first.any(|first| segment.eq_ignore_ascii_case(first))
+    };
     // Some routers decode before they split, and some proxies have decoded once before them.
     let once = percent_decoded(path);
     let path = percent_decoded(&once);
@@ -317,12 +322,8 @@ fn segments(path: &str) -> impl Iterator<Item = &str> + Clone {
 }
 
 /// Whether the segment is one of the table's first ones, in any case.
-fn is_first(segment: &str) -> bool {
-    const FIRST: [&str; 5] = ["listings", "offers", "deals", "approvals", "account"];
-    FIRST
-        .iter()
-        .any(|first| segment.eq_ignore_ascii_case(first))
-}
+/// The first segments of the table's paths.
+const FIRST: [&str; 5] = ["listings", "offers", "deals", "approvals", "account"];
 
 fn percent_decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
@@ -424,7 +425,7 @@ mod tests {
 
     #[test]
     fn near_misses_of_the_prefix_are_answered_by_the_stack() {
-        let under = |path| find_under("/rctp/v3", &Method::POST, path);
+        let under = |path| find_under("/rctp/v3", None, &Method::POST, path);
         assert_eq!(
             under("/rctp/v3/offers"),
             Match::Row(Op::CreateOffer, None),

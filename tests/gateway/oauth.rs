@@ -35,6 +35,7 @@ use crate::{
 
 const DAY: i64 = 86_400;
 const ACCEPT: &str = "dev.rctp.deal:offer_accept";
+const ANSWER: &str = "dev.rctp.listing:listing_answer_buyer";
 const COUNTER: &str = "dev.rctp.deal:offer_counter";
 const REPRICE: &str = "dev.rctp.listing:listing_reprice";
 const TERMS: &str = "dev.rctp.listing:listing_set_terms";
@@ -534,13 +535,6 @@ async fn a_wrong_request_is_answered_to_its_client_with_state_and_issuer() {
             query(&[("scope", Some(&format!("{ACCEPT} {REPRICE} {TERMS} openid")))]),
             scope,
         ),
-        (
-            query(&[(
-                "scope",
-                Some(&format!("{ACCEPT} {REPRICE} {TERMS} {TERMS}")),
-            )]),
-            scope,
-        ),
     ] {
         let refused = alone.authorize(&wrong).await;
         assert_eq!(refused.status, 302, "{wrong}: {}", refused.text);
@@ -783,6 +777,15 @@ async fn a_client_that_knows_scopes_alone_asks_for_them_at_their_default_tiers_u
         json!([[TERMS, "ask"], [ACCEPT, "ask"]]),
         "the default of both"
     );
+
+    // With details, what is in them counts: the scopes of a challenge, all of which such a client sends, are no more.
+    let both = query(&[(
+        "scope",
+        Some(&format!("{REPRICE} {TERMS} {ACCEPT} {ANSWER}")),
+    )]);
+    let shown = alone.get(&format!("/oauth/consent?{both}")).await.body;
+    assert_eq!(shown["agent_id"], "helper-1");
+    assert_eq!(shown["scopes"].as_array().unwrap().len(), 3);
 
     let code = alone
         .allow(&asked, json!({TERMS: "ask", ACCEPT: "ask"}), None)

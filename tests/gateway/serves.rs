@@ -271,5 +271,20 @@ async fn an_mcp_client_that_knows_nothing_of_rctp_sells_by_token() {
     let accepted = &accepted.body["result"]["structuredContent"];
     assert_eq!(accepted["decision"], json!({"decision": "auto"}));
     assert_eq!(accepted["result"]["state"], "accepted");
+    // What happens in a batch is counted as what happens alone.
+    let other = shop.offer(&listing, FLOOR).await.get("offer_id");
+    let accept = |id| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {
+            "name": "accept_offer", "arguments": {
+                "offer_id": other, "meta": {"idempotency-key": format!("a-key-that-a-model-has-drawn-{id}")},
+            },
+        }})
+    };
+    let batch = shop.http.post(format!("{url}/mcp")).bearer_auth(token);
+    let batch = batch.json(&json!([accept(1), accept(2)])).send().await;
+    assert_eq!(batch.unwrap().status(), 200);
+    let metrics = shop.get("/metrics").await.text;
+    let counted = r#"rctp_decisions_total{operation="accept_offer",verb="offer.accept",outcome="forbid",reason="listing_reserved"} 2"#;
+    assert!(metrics.contains(counted), "{metrics}");
     shop.close().await;
 }

@@ -227,11 +227,17 @@ fn details(query: &Parameters, client: &Client, offered: &Tiers) -> Result<Detai
             ));
         }
     }
+    // Clients of MCP put every scope that is on offer there, whatever their application asks for in the details.
     if let Some(scope) = query.only("scope") {
-        let mut scopes: Vec<&str> = scope.split(' ').collect();
-        scopes.sort_unstable();
-        if !scopes.into_iter().eq(tiers.keys()) {
-            return Err(("invalid_scope", "scope and the keys of tiers differ"));
+        let scopes: Vec<&str> = scope.split(' ').collect();
+        if !scopes.iter().all(|scope| offered.get(scope).is_some()) {
+            return Err((
+                "invalid_scope",
+                "scope has one that this marketplace does not offer",
+            ));
+        }
+        if !tiers.keys().all(|scope| scopes.contains(&&**scope)) {
+            return Err(("invalid_scope", "tiers has a scope that scope lacks"));
         }
     }
     Ok(details)

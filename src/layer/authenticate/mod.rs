@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 
 use self::operators::{InForce, Operator, Operators, Profiles, Replaced};
 use super::{
-    arrive::{self, Arrived, Called, Route, refuse},
+    arrive::{self, Arrived, Called, Route, refuse, refused},
     body::Body,
     context::Clock,
     grant::introspection::{Introspect, IntrospectError},
@@ -49,7 +49,7 @@ use crate::{
         grant::{self, Introspection},
         operation::{Operation, Side, Verb},
         profile::{Duties, ProfileError},
-        refusal::{Reason, Refusal},
+        refusal::{Code, Reason, Refusal},
         time::Timestamp,
     },
     store::BoxFuture,
@@ -251,7 +251,13 @@ pub(crate) struct Config {
 pub(crate) struct Surface {
     pub(crate) policy: Policy,
     /// `WWW-Authenticate` of every 401, the grant's included, where OAuth is accepted (R12).
-    pub(crate) challenge: Option<HeaderValue>,
+    pub(crate) challenge: Option<Challenge>,
+}
+
+pub(crate) struct Challenge {
+    pub(crate) plain: HeaderValue,
+    /// With `error="invalid_token"`, where it is the token that does not do (RFC 6750 §3.1).
+    pub(crate) invalid_token: HeaderValue,
 }
 
 impl Authenticate {
@@ -298,6 +304,9 @@ impl Step for Authenticate {
             return next.run(request).await;
         }
         let (mut parts, body) = request.into_parts();
+        let bears = parts.headers.contains_key(header::AUTHORIZATION);
+        let signed = is_signed(&parts.headers);
+        let mut unknown = false;
         let mut response = match self.0.authenticate(&parts, &arrived).await {
             Ok(Proven {
                 caller,
@@ -317,6 +326,7 @@ impl Step for Authenticate {
                 response
             }
             Err(Refused { refusal, proven }) => {
+                unknown = proven.is_none();
                 let refusal = match arrived.row() {
                     Some(row) => refusal.action(row.verb),
                     None => refusal,
@@ -335,9 +345,16 @@ impl Step for Authenticate {
         };
         let challenge = &self.0.surface(&arrived).challenge;
         if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (response.status(), challenge) {
+            let of_token = (unknown && !signed)
+                || refused(&response) == Some(Code::Reason(Reason::GrantInvalid));
+            let said = match bears && of_token {
+                true => &challenge.invalid_token,
+                false => &challenge.plain,
+            };
+            let said = said.clone();
             response
                 .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, challenge.clone());
+                .insert(header::WWW_AUTHENTICATE, said);
         }
         Ok(response)
     }
@@ -368,6 +385,10 @@ impl From<Refusal> for Refused {
     }
 }
 
+fn is_signed(headers: &HeaderMap) -> bool {
+    headers.contains_key("signature") || headers.contains_key("signature-input")
+}
+
 impl Config {
     fn surface(&self, arrived: &Arrived) -> &Surface {
         match arrived.is_mcp() {
@@ -380,7 +401,7 @@ impl Config {
         let now = self.clock.now();
         let headers = &parts.headers;
         // R1: a signature header commits.
-        if headers.contains_key("signature") || headers.contains_key("signature-input") {
+        if is_signed(headers) {
             if !self.mechanisms.http_signature {
                 return Err(self.no_mechanism(arrived).into());
             }

@@ -754,7 +754,7 @@ fn headers() -> Value {
         })),
         "RetryAfter": header(true, "Seconds until a retry can succeed.", json!({"type": "integer", "minimum": 1})),
         "Challenge": header(true, "Where OAuth clients find the authorization server (RFC 9728).", json!({
-            "type": "string", "pattern": "^Bearer resource_metadata=\"https?://[^\"]+\"$",
+            "type": "string", "pattern": "^Bearer resource_metadata=\"https?://[^\"]+\"(, error=\"invalid_token\")?$",
         })),
         "ETag": header(true, "The document's version, for If-None-Match.", json!({
             "type": "string", "pattern": "^\"[A-Za-z0-9_-]{43}\"$",
