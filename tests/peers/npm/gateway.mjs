@@ -42,12 +42,25 @@ export class Gateway {
     });
   }
 
-  /** A link with which the seller enrols a passkey. */
-  async enrolment() {
-    const response = await fetch(`${this.url}/dev/enrolments`, {
+  /** What the marketplace itself does, as by `POST /dev/…`. */
+  async dev(path, body = {}) {
+    const response = await fetch(`${this.url}/dev/${path}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${this.world.secret}` },
+      body: JSON.stringify(body),
     });
-    return (await response.json()).url;
+    const answer = await response.json();
+    if (response.status !== 201) throw new Error(`/dev/${path}: ${response.status} ${JSON.stringify(answer)}`);
+    return answer;
+  }
+
+  /** A link with which the seller enrols a passkey. */
+  async enrolment() {
+    return (await this.dev('enrolments')).url;
+  }
+
+  /** A listing on sale. */
+  async listing() {
+    return (await this.dev('listings', { floor: { amount: 45_000, currency: 'EUR' } })).listing_id;
   }
 }

@@ -16,7 +16,7 @@ const newest = (mode, version) => ({
   Refused: client.ProtocolError,
   HttpError: client.SdkHttpError,
   Unauthorized: client.UnauthorizedError,
-  statusOf: (error) => error.status,
+  refused: ({ status, data }) => ({ status, body: JSON.parse(data.text) }),
   credentials: (clientId, clientSecret) => new client.ClientCredentialsProvider({ clientId, clientSecret }),
   transport: (url, options) => new client.StreamableHTTPClientTransport(url, options),
   client: () => new client.Client(IMPLEMENTATION, { versionNegotiation: { mode } }),
@@ -32,7 +32,8 @@ const former = {
   Refused: McpError,
   HttpError: StreamableHTTPError,
   Unauthorized: UnauthorizedError,
-  statusOf: (error) => error.code,
+  // The text follows the message that it is one.
+  refused: ({ code, message }) => ({ status: code, body: JSON.parse(message.slice(message.indexOf('{'))) }),
   credentials: (clientId, clientSecret) => new ClientCredentialsProvider({ clientId, clientSecret }),
   transport: (url, options) => new StreamableHTTPClientTransport(url, options),
   client: () => new Client(IMPLEMENTATION),

@@ -12,7 +12,7 @@ function passkey(options, origin) {
   const clientData = { type: 'webauthn.create', challenge: options.challenge, origin, crossOrigin: false };
   // COSE: {1: 2, 3: -7, -1: 1, -2: x, -3: y}.
   const key = Buffer.concat([
-    Buffer.from('a50102032620012158' + '20', 'hex'),
+    Buffer.from('a5010203262001215820', 'hex'),
     Buffer.from(x, 'base64url'),
     Buffer.from('225820', 'hex'),
     Buffer.from(y, 'base64url'),
@@ -82,9 +82,16 @@ export class Seller {
     return { asked, redirect: new URL(redirect) };
   }
 
-  /** Takes the newest grant back. */
-  async revoke() {
+  /** Says no to what waits for approval. */
+  async decline(approvalId) {
+    await this.post(`/approvals/${approvalId}/response`, { decision: 'decline' });
+  }
+
+  /** Takes back the grant of the agent that calls itself so. */
+  async revoke(agentId) {
     const { grants } = await this.get('/grants/list');
-    await this.post(`/grants/${grants[0].grant_id}/revoke`, {});
+    const [grant, ...others] = grants.filter(({ agent_id }) => agent_id === agentId);
+    assert.equal(others.length, 0);
+    await this.post(`/grants/${grant.grant_id}/revoke`, {}, 204);
   }
 }
