@@ -8,8 +8,7 @@ import urllib.parse
 import requests
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from interop import base64url, jwk_of
-import base64
+from interop import base64url
 
 USER_PRESENT, USER_VERIFIED, ATTESTED = 0x01, 0x04, 0x40
 
@@ -25,8 +24,8 @@ class Passkey:
     def create(self, options):
         assert -7 in [each["alg"] for each in options["pubKeyCredParams"]], options
         self.rp_id, self.holder = options["rp"]["id"], options["user"]["id"]
-        jwk = jwk_of(self.key)
-        x, y = (base64.urlsafe_b64decode(jwk[name] + "=") for name in "xy")
+        numbers = self.key.public_key().public_numbers()
+        x, y = (getattr(numbers, name).to_bytes(32, "big") for name in "xy")
         # COSE: {1: 2, 3: -7, -1: 1, -2: x, -3: y}
         cose = b"\xa5\x01\x02\x03\x26\x20\x01\x21\x58\x20" + x + b"\x22\x58\x20" + y
         attested = bytes(16) + len(self.id).to_bytes(2, "big") + self.id + cose
@@ -59,13 +58,25 @@ class Passkey:
         return about | {"clientExtensionResults": {}, "response": response}
 
 
+def marketplace(gateway, path, body):
+    """What the marketplace itself does."""
+    secret = {"Authorization": f"Bearer {gateway.world['secret']}"}
+    answer = requests.post(f"{gateway.url}/dev/{path}", json=body, headers=secret)
+    assert answer.status_code == 201, (path, answer.status_code, answer.text)
+    return answer.json()
+
+
+def new_listing(gateway):
+    """A listing that is on sale."""
+    return marketplace(gateway, "listings", {"floor": {"amount": 45_000, "currency": "EUR"}})["listing_id"]
+
+
 class Seller:
     """What the scripts of the pages do between one click and the next."""
 
     def __init__(self, gateway):
         """The marketplace sends a link, at which the seller makes a passkey."""
-        secret = {"Authorization": f"Bearer {gateway.world['secret']}"}
-        link = requests.post(f"{gateway.url}/dev/enrolments", headers=secret).json()["url"]
+        link = marketplace(gateway, "enrolments", {})["url"]
         self.origin, ticket = link.split("/enroll#ticket=")
         self.browser = requests.Session()
         self.passkey = Passkey(self.origin)
