@@ -6,14 +6,14 @@ import { createSigner, httpbis } from 'http-message-signatures';
 
 const sha256 = (data) => createHash('sha256').update(data).digest();
 
-/** What nobody guesses, of the length that keys of idempotency and states have to have. */
+/** What nobody guesses: 192 bits. */
 export const random = () => randomBytes(24).toString('base64url');
 
 /** The OAuth of an application that sells: in the memory of the process, with one browser. */
 export class Provider {
-  /** Asks for `tiers`; for an agent that signs, whose key has the thumbprint `jkt`. */
-  constructor({ client_id, client_secret }, tiers, jkt) {
-    this.known = { client_id, client_secret };
+  /** A client of this issuer that asks for `tiers`; for an agent that signs, `jkt` is the thumbprint of its key. */
+  constructor(issuer, { client_id, client_secret }, tiers, jkt) {
+    this.known = { issuer, client_id, client_secret };
     this.details = { type: 'dev.rctp.agent_grant', agent_id: `agent-${random()}`, jkt, tiers };
   }
 
@@ -58,7 +58,7 @@ export class Provider {
   }
 
   invalidateCredentials(which) {
-    if (which === 'tokens' || which === 'all') delete this.kept;
+    if (which === 'tokens' || which === 'all') this.kept = undefined;
   }
 
   /** Adds what the binding asks (3.2), and keeps where the browser is to go. */

@@ -17,7 +17,7 @@ const newest = (mode, version) => ({
   HttpError: client.SdkHttpError,
   Unauthorized: client.UnauthorizedError,
   refused: ({ status, data }) => ({ status, body: JSON.parse(data.text) }),
-  credentials: (clientId, clientSecret) => new client.ClientCredentialsProvider({ clientId, clientSecret }),
+  credentials: (options) => new client.ClientCredentialsProvider(options),
   transport: (url, options) => new client.StreamableHTTPClientTransport(url, options),
   client: () => new client.Client(IMPLEMENTATION, { versionNegotiation: { mode } }),
   negotiated: (connected) => connected.getNegotiatedProtocolVersion(),
@@ -34,7 +34,7 @@ const former = {
   Unauthorized: UnauthorizedError,
   // The text follows the message that it is one.
   refused: ({ code, message }) => ({ status: code, body: JSON.parse(message.slice(message.indexOf('{'))) }),
-  credentials: (clientId, clientSecret) => new ClientCredentialsProvider({ clientId, clientSecret }),
+  credentials: (options) => new ClientCredentialsProvider(options),
   transport: (url, options) => new StreamableHTTPClientTransport(url, options),
   client: () => new Client(IMPLEMENTATION),
   negotiated: (connected) => connected.transport.protocolVersion,

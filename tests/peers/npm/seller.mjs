@@ -72,14 +72,17 @@ export class Seller {
     return response.json();
   }
 
-  /** Opens the consent page that an agent sent the browser to, and allows what it asks; where the browser goes then. */
-  async consent(url) {
+  /** Opens the page of consent that an agent sends the browser to: what it asks. */
+  async asked(url) {
     const page = await fetch(url, { redirect: 'manual' });
     assert.equal(page.status, 200, page.headers.get('location'));
-    const asked = await this.get(`/oauth/consent${url.search}`);
-    const tiers = Object.fromEntries(asked.scopes.map(({ scope, tier }) => [scope, tier]));
+    return this.get(`/oauth/consent${url.search}`);
+  }
+
+  /** Allows that much of it: where the browser goes then. */
+  async allow(url, tiers) {
     const { redirect } = await this.post('/oauth/consent', { query: url.search, decision: 'allow', tiers });
-    return { asked, redirect: new URL(redirect) };
+    return new URL(redirect);
   }
 
   /** Says no to what waits for approval. */
