@@ -24,9 +24,8 @@ export class Gateway {
     });
     await gateway.listening();
     gateway.world = JSON.parse(readFileSync(join(directory, 'rctp-dev/world.json'), 'utf8'));
-    // The name by which its metadata calls it: passkeys are for names, and for no address.
-    gateway.url = gateway.world.url.replace('127.0.0.1', 'localhost');
-    gateway.mcp = new URL('/mcp', gateway.url);
+    gateway.mcp = new URL(gateway.world.mcp);
+    gateway.url = gateway.mcp.origin;
     return gateway;
   }
 

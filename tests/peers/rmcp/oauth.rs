@@ -73,12 +73,12 @@ pub async fn as_seller(
     assert_eq!(said["code_challenge_method"], "S256");
     assert_eq!(said["resource"], gateway.mcp);
     assert_eq!(said["scope"], scopes(challenge));
-    // What rmcp cannot know of: the tiers of the scopes, and the key (binding 3.2). Without it, nobody is asked.
-    let without = gateway.http.get(wish.clone()).send().await?;
-    assert_eq!(without.status(), 302);
-    let sent_to = without.headers()["location"].to_str()?;
-    let error = format!("{CALLBACK}?error=invalid_authorization_details&");
-    assert!(sent_to.starts_with(&error), "{sent_to}");
+    // By scopes alone, the seller is asked for each at its default tier, and for an agent that does not sign.
+    let plain = seller.consider(wish.as_str()).await?;
+    assert_eq!(plain.status, 200, "{plain}");
+    assert_eq!(plain.body["agent_id"], asks.client);
+    assert_eq!(plain.body["client"]["signs"], false);
+    // What rmcp cannot know of: the tiers that are wanted, and the key (binding 3.2).
     let tiers = tiers(&said["scope"], asks.accepts);
     let mut details = json!({"type": "dev.rctp.agent_grant", "agent_id": "rmcp", "tiers": tiers});
     if let Some(jkt) = asks.jkt {
