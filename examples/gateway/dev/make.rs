@@ -14,7 +14,7 @@ use tower_rctp::{
 };
 
 use super::{
-    Agents, CALLBACK, DevAgent, DevWorld, Grants, PLUGIN, WORLD,
+    Agents, CALLBACK, DevAgent, DevWorld, Grants, PLUGIN, PLUGIN_CALLBACK, WORLD,
     routes::legal_entity,
     seller::{CURRENCY, NewListing, granted, is_on_sale, publish},
 };
@@ -112,6 +112,7 @@ impl Made {
             secret: None,
             kind: ClientKind::Agent(Registration {
                 name: "Selling Plugin".into(),
+                redirect_uris: vec![CALLBACK.into(), PLUGIN_CALLBACK.into()],
                 ..registered("seller", &self.agents.seller)
             }),
         };

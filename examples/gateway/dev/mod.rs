@@ -75,6 +75,8 @@ use super::{
 const WORLD: &str = "world.json";
 /// Where the seller's agent may have a seller sent back to; any port will do.
 pub const CALLBACK: &str = "http://127.0.0.1/callback";
+/// The same for plugins on the seller's machine, which call themselves `localhost`.
+pub const PLUGIN_CALLBACK: &str = "http://localhost/callback";
 /// A second client of the seller's agent's operator: one without a secret, as a plugin is.
 pub const PLUGIN: &str = "seller-plugin";
 
