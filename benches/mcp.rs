@@ -2,15 +2,18 @@
 //!
 //! `cargo bench --bench mcp`. Both get the same request in process, bytes in and bytes out, on one thread; both answer with
 //! JSON and check the `Host`. Ours also holds the arguments against the tool's schema, which the SDK does by reading them.
+//!
+//! And operations of RCTP as tools, beside themselves over REST, through the same stack. They come with tokens: signatures
+//! would differ, and cost more than everything that is compared.
 
 #![allow(missing_docs)] // the macros of the SDK write items without any
 
-use std::{hint::black_box, sync::Arc, time::Duration};
+use std::{cell::RefCell, hint::black_box, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use criterion::Criterion;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use rmcp::{
     Json, ServerHandler,
     handler::server::{router::tool::ToolRouter, wrapper::Parameters},
@@ -24,8 +27,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tower::{Service, ServiceExt};
-use tower_rctp::service::tools::{Mcp, Tool, ToolResult, tool_fn};
+use tower_rctp::{
+    layer::body::Body,
+    protocol::policy::Tier,
+    service::tools::{Mcp, Tool, ToolResult, tool_fn},
+};
 use tower_rctp_peers::in_turns;
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{BUYER_TOKEN, FLOOR, World, get, offer_body, post, with_key, with_token};
 
 #[derive(Deserialize, JsonSchema)]
 struct Terms {
@@ -99,7 +111,8 @@ fn main() {
         }
     }
 
-    let operations: [(&str, &dyn Fn()); 4] = [
+    let market = Market::new(&runtime);
+    let operations: [(&str, &dyn Fn()); 8] = [
         ("ours, 2025-06-18", &|| {
             black_box(call(&runtime, &ours, &requests[0].1));
         }),
@@ -112,34 +125,105 @@ fn main() {
         ("rmcp, 2026-07-28", &|| {
             black_box(call(&runtime, &theirs, &requests[1].1));
         }),
+        ("get_offer over REST", &|| {
+            market.call(&runtime, &market.read[0]);
+        }),
+        ("get_offer over MCP", &|| {
+            market.call(&runtime, &market.read[1]);
+        }),
+        ("create_offer over REST", &|| market.write(&runtime, 0)),
+        ("create_offer over MCP", &|| market.write(&runtime, 1)),
     ];
     let mut criterion = Criterion::default()
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
-    for (name, operation) in &operations {
+    // Offers are made anew for each call, so they are measured in turns alone.
+    for (name, operation) in &operations[..6] {
         criterion.bench_function(name, |bencher| bencher.iter(operation));
     }
     criterion.final_summary();
 
     let medians = in_turns(&operations);
-    for (at, (revision, _)) in requests.iter().enumerate() {
-        let [ours, theirs] = [medians[2 * at], medians[2 * at + 1]];
-        println!(
-            "a tool call, {revision}: {ours:.1} µs, rmcp {theirs:.1} µs, {:.1} times its throughput",
-            theirs / ours
-        );
+    for ((name, _), median) in operations.iter().zip(&medians) {
+        println!("{name}: {median:.1} µs");
+    }
+    println!(
+        "a tool call beside rmcp: {:.1} times its throughput (2025-06-18), {:.1} (2026-07-28) · beside REST: get_offer \
+         {:.1} µs more, create_offer {:.1} µs more",
+        medians[1] / medians[0],
+        medians[3] / medians[2],
+        medians[5] - medians[4],
+        medians[7] - medians[6],
+    );
+}
+
+/// A market whose operations are called both ways, over REST first.
+struct Market {
+    world: World,
+    read: [Request<Bytes>; 2],
+    writes: [RefCell<Vec<Request<Bytes>>>; 2],
+}
+
+impl Market {
+    fn new(runtime: &Runtime) -> Self {
+        let settings = |b: tower_rctp::RctpBuilder| b.mcp(Mcp::builder("bench", "1"));
+        let world = runtime.block_on(World::with(Tier::Auto, settings));
+        let body = offer_body(FLOOR + 1);
+        let made = runtime.block_on(world.oauth_post(BUYER_TOKEN, "/offers", &body));
+        let offer = made.get("offer_id");
+        let tool = |name: &str, arguments: Value| {
+            let params = json!({"name": name, "arguments": arguments});
+            let message =
+                json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+            with_token(post("/mcp", &message), BUYER_TOKEN)
+        };
+        let over_rest = || {
+            with_key(with_token(
+                post("/offers", &offer_body(FLOOR + 1)),
+                BUYER_TOKEN,
+            ))
+        };
+        let over_mcp = |at: usize| {
+            let mut arguments = offer_body(FLOOR + 1);
+            arguments["meta"]["idempotency-key"] = json!(format!("tool-{at:032}"));
+            tool("create_offer", arguments)
+        };
+        // As many as are measured in turns.
+        let calls = 0..2_010;
+        let writes = [
+            calls.clone().map(|_| over_rest()).collect(),
+            calls.map(over_mcp).collect(),
+        ];
+        Self {
+            read: [
+                with_token(get(&format!("/offers/{offer}")), BUYER_TOKEN),
+                tool("get_offer", json!({ "offer_id": offer })),
+            ],
+            writes: writes.map(RefCell::new),
+            world,
+        }
+    }
+
+    fn call(&self, runtime: &Runtime, request: &Request<Bytes>) {
+        let answer = call(runtime, &self.world.service, request);
+        assert!(answer.windows(8).any(|text| text == b"offer_id"));
+    }
+
+    fn write(&self, runtime: &Runtime, way: usize) {
+        let request = self.writes[way].borrow_mut().pop();
+        self.call(runtime, &request.expect("an offer that was not made yet"));
     }
 }
 
 fn call<S, B>(runtime: &Runtime, service: &S, request: &Request<Bytes>) -> Bytes
 where
-    S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone,
+    S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: std::fmt::Debug,
     B: http_body::Body<Data = Bytes>,
     B::Error: std::fmt::Debug,
 {
     runtime.block_on(async {
-        let request = request.clone().map(Full::new);
+        let request = request.clone().map(Body::from);
         let response = service.clone().oneshot(request).await.expect("an answer");
         let body = response.into_body().collect().await.expect("a body");
         body.to_bytes()

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use criterion::Criterion;
 use http::{Request, Response};
 use http_body_util::Full;
-use serde_json::json;
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_rctp::{
@@ -23,10 +22,8 @@ use tower_rctp::{
     protocol::{
         decision::Decision,
         operation::Op,
-        policy::Tier,
         record::{Entry, FIRST_PREV_HASH, Seal, Subject, SubjectKind},
     },
-    service::tools::Mcp,
     wire::{
         digest::sha256,
         signature::{Authority, Message, Presented},
@@ -38,8 +35,7 @@ use tower_rctp_peers::in_turns;
 mod common;
 
 use common::{
-    BUYER_TOKEN, FLOOR, LISTING, SELLER_TOKEN, Service as Stack, World, get, offer_body, post,
-    with_token,
+    FLOOR, LISTING, SELLER_TOKEN, Service as Stack, World, get, offer_body, post, with_token,
 };
 
 fn main() {
@@ -48,7 +44,7 @@ fn main() {
         .build()
         .expect("a runtime");
     let bench = Bench::new(&runtime);
-    let operations: [(&str, &dyn Fn()); 11] = [
+    let operations: [(&str, &dyn Fn()); 9] = [
         ("bare handler", &|| bench.bare()),
         ("none of ours, bare", &|| bench.elsewhere(&bench.plain)),
         ("none of ours, layered", &|| {
@@ -62,20 +58,16 @@ fn main() {
         ("list_offers, signed, with a grant", &|| {
             bench.read(&bench.granted)
         }),
-        ("get_offer, by token", &|| bench.read(&bench.over_rest)),
-        ("get_offer over MCP, by token", &|| {
-            bench.read(&bench.over_mcp)
-        }),
         ("verify a POST", &|| bench.verify(&bench.offer)),
         ("create_offer, signed", &|| bench.write()),
     ];
     let mut criterion = Criterion::default()
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
-    for (name, operation) in &operations[..10] {
+    for (name, operation) in &operations[..8] {
         criterion.bench_function(name, |bencher| bencher.iter(operation));
     }
-    criterion.bench_function(operations[10].0, |bencher| {
+    criterion.bench_function(operations[8].0, |bencher| {
         bencher.iter_custom(|calls| {
             let requests = bench.offers(calls as usize);
             let start = std::time::Instant::now();
@@ -114,11 +106,6 @@ fn main() {
         of("none of ours, layered") - of("none of ours, bare"),
         of("create_offer, signed") / of("verify a POST"),
     );
-    println!(
-        "get_offer: {:.1} µs over REST, {:.1} µs more as a tool over MCP",
-        of("get_offer, by token"),
-        of("get_offer over MCP, by token") - of("get_offer, by token"),
-    );
 }
 
 type Plain = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
@@ -133,17 +120,13 @@ struct Bench<'r> {
     read: Request<Bytes>,
     granted: Request<Bytes>,
     offer: Request<Bytes>,
-    over_rest: Request<Bytes>,
-    over_mcp: Request<Bytes>,
     entry: Entry,
     queue: RefCell<VecDeque<Request<Bytes>>>,
 }
 
 impl<'r> Bench<'r> {
     fn new(runtime: &'r Runtime) -> Self {
-        let world = runtime.block_on(World::with(Tier::Auto, |builder| {
-            builder.mcp(Mcp::builder("bench", "1"))
-        }));
+        let world = runtime.block_on(World::new());
         let handler = service_fn(|_: Request<Body>| async {
             let body = Full::from(r#"{"listing_id":"lst_bicycle","state":"active"}"#);
             Ok::<_, Infallible>(Response::new(Body::new(body)))
@@ -167,16 +150,7 @@ impl<'r> Bench<'r> {
             Decision::Auto,
             &caller,
         );
-        // Without signatures, which would differ: what is left is the tool's way to its operation.
-        let body = offer_body(FLOOR + 1);
-        let made = runtime.block_on(world.oauth_post(BUYER_TOKEN, "/offers", &body));
-        let made = made.get("offer_id");
-        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
-            "name": "get_offer", "arguments": {"offer_id": made},
-        }});
         let bench = Self {
-            over_rest: with_token(get(&format!("/offers/{made}")), BUYER_TOKEN),
-            over_mcp: with_token(post("/mcp", &call), BUYER_TOKEN),
             runtime,
             stack: world.service.clone(),
             plain: BoxCloneSyncService::new(handler),
@@ -189,13 +163,7 @@ impl<'r> Bench<'r> {
             queue: RefCell::default(),
             world,
         };
-        for request in [
-            &bench.read,
-            &bench.granted,
-            &bench.offer,
-            &bench.over_rest,
-            &bench.over_mcp,
-        ] {
+        for request in [&bench.read, &bench.granted, &bench.offer] {
             let status = bench.call(&bench.stack, request.clone());
             assert!(status < 300, "{status}");
         }

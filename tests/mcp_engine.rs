@@ -539,7 +539,9 @@ async fn an_unknown_revision_is_told_which_ones_there_are() {
         let answer = ask(&endpoint, sent).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (400, -32022));
         assert_eq!(answer.json()["id"], id);
-        let data = json!({"supported": [NEW], "requested": "2024-11-05"});
+        // Those with a handshake as well: a client of both eras falls back to one of them.
+        let all = ["2025-03-26", "2025-06-18", "2025-11-25", NEW];
+        let data = json!({"supported": all, "requested": "2024-11-05"});
         assert_eq!(answer.json()["error"]["data"], data);
     }
 }
@@ -631,6 +633,12 @@ async fn everything_but_post_is_not_allowed() {
         );
         assert_eq!(answer.headers[header::ALLOW], "POST");
     }
+    let mut page = with(
+        send(&call(1, "echo", json!({}))),
+        &[("origin", "https://evil.example")],
+    );
+    *page.method_mut() = http::Method::GET;
+    assert_eq!(ask(&endpoint, page).await.status, 403);
     assert_eq!(called.load(Ordering::Relaxed), 0);
 }
 
@@ -788,14 +796,22 @@ async fn a_body_is_json_by_name_too() {
         ("text/plain", 415),
         ("application/x-www-form-urlencoded", 415),
         ("application/jsonp", 415),
+        ("application/json; charset=utf-16", 415),
         ("", 415),
     ] {
         let sent = with(send(&call(1, "echo", json!({}))), &[("content-type", kind)]);
         assert_eq!(ask(&endpoint, sent).await.status, status, "{kind}");
     }
-    let mut sent = send(&call(1, "echo", json!({})));
-    sent.headers_mut().remove(header::CONTENT_TYPE);
-    assert_eq!(ask(&endpoint, sent).await.status, 415);
+    let mut none = send(&call(1, "echo", json!({})));
+    none.headers_mut().remove(header::CONTENT_TYPE);
+    let mut twice = send(&call(1, "echo", json!({})));
+    let text = HeaderValue::from_static("text/plain");
+    twice.headers_mut().append(header::CONTENT_TYPE, text);
+    let message = send(&call(1, "echo", json!({})));
+    let encoded = with(message, &[("content-encoding", "gzip")]);
+    for sent in [none, twice, encoded] {
+        assert_eq!(ask(&endpoint, sent).await.status, 415);
+    }
     assert_eq!(called.load(Ordering::Relaxed), 3);
 }
 
@@ -1116,13 +1132,32 @@ async fn requests_of_a_batch_with_the_same_id_are_refused_and_the_others_served(
         call(2, "echo", json!({})),
         {"jsonrpc": "2.0", "id": 2, "method": "ping"},
         {"jsonrpc": "2.0", "id": "1", "result": {}},
+        // Nor could the client tell the answer to what is no message from that to its call.
+        call(3, "echo", json!({})),
+        {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": []},
+        call(4, "echo", json!({})),
+        {"id": 4, "method": "ping"},
     ]);
     let answer = ask(&endpoint, send(&batch)).await.json();
     let code = |n: usize| answer[n]["error"]["code"].as_i64().unwrap_or_default();
-    assert_eq!([code(0), code(1), code(2), code(3)], [0, 0, -32600, -32600]);
-    assert_eq!((&answer[2]["id"], &answer[3]["id"]), (&json!(2), &json!(2)));
-    assert_eq!(answer.as_array().unwrap().len(), 4);
+    assert_eq!([code(0), code(1)], [0, 0]);
+    for (at, id) in [(2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)] {
+        assert_eq!((code(at), &answer[at]["id"]), (-32600, &json!(id)));
+    }
+    assert_eq!(answer.as_array().unwrap().len(), 8);
     assert_eq!(called.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn what_is_beside_the_arguments_is_an_object() {
+    let (endpoint, called) = echo();
+    for meta in [json!(5), json!("x"), json!([]), json!(null)] {
+        let mut message = call(1, "echo", json!({}));
+        message["params"]["_meta"] = meta;
+        let answer = ask(&endpoint, send(&message)).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (200, -32602));
+    }
+    assert_eq!(called.load(Ordering::Relaxed), 0);
 }
 
 // ---- Tools -----------------------------------------------------------------------------------------------------
@@ -1238,6 +1273,35 @@ impl Tools for ByRole {
 
     fn busy(&self, _: &Tool) -> Outcome {
         Err(Error::new(-32000, "busy").with_data(json!({"code": "unavailable"})))
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_a_tool_with_an_output_schema_has_no_structured_content() {
+    let sum =
+        json!({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]});
+    let tool = Tool::builder("sum", "Fails.").input(json!({"type": "object", "required": ["a"]}));
+    let tools = tool_fn(tool.output(sum).build().unwrap(), |_| {
+        Box::pin(async { Ok(ToolResult::failure("BROKEN", "It broke.", true)) })
+    });
+    let endpoint = mcp().build().unwrap().endpoint(tools);
+    for (arguments, code) in [
+        (json!({}), "INVALID_ARGUMENTS"),
+        (json!({"a": 1}), "BROKEN"),
+    ] {
+        let answer = ask(&endpoint, send(&call(1, "sum", arguments)))
+            .await
+            .json();
+        let result = &answer["result"];
+        assert_eq!(result["isError"], true);
+        assert_eq!(
+            result.get("structuredContent"),
+            None,
+            "it would not fit the schema"
+        );
+        let text: Value =
+            serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(text["error"]["code"], code);
     }
 }
 
@@ -1447,6 +1511,10 @@ async fn a_tool_learns_what_the_client_can_do_and_refuses_without() {
     let endpoint = mcp().build().unwrap().endpoint(tools);
     let answer = ask(&endpoint, new("tools/call", json!({"name": "t"}))).await;
     assert_eq!((answer.status.as_u16(), answer.code()), (400, -32021));
+    // Clients of 2025 say it once, when they begin; nothing in a call counts.
+    let mut old = call(1, "t", json!({}));
+    old["params"]["_meta"] = json!({CAPABILITIES: {"sampling": {}}});
+    assert_eq!(ask(&endpoint, send(&old)).await.code(), -32021);
     let required = json!({"requiredCapabilities": {"sampling": {}}});
     assert_eq!(answer.json()["error"]["data"], required);
 
@@ -1494,6 +1562,16 @@ fn a_tool_that_clients_could_not_use_cannot_be_built() {
             Tool::builder("t", "T.").output(json!({"type": 7})).build(),
             "outputSchema",
         ),
+        (
+            Tool::builder("t", "T.")
+                .output(json!({"type": "array"}))
+                .build(),
+            "outputSchema: the type must be object",
+        ),
+        (
+            Tool::builder("t", "T.").annotations(json!([])).build(),
+            "annotations",
+        ),
         (mirror(text(json!(""))), "x-mcp-header"),
         (mirror(text(json!("a b"))), "x-mcp-header"),
         (mirror(text(json!(7))), "x-mcp-header"),
@@ -1516,6 +1594,12 @@ fn a_tool_that_clients_could_not_use_cannot_be_built() {
             "x-mcp-header",
         ),
         (
+            mirror(
+                json!({"type": "array", "items": {"properties": {"default": text(json!("A"))}}}),
+            ),
+            "x-mcp-header",
+        ),
+        (
             input(
                 json!({"type": "object", "properties": {"a": text(json!("A")), "b": text(json!("a"))}}),
             ),
@@ -1529,7 +1613,8 @@ fn a_tool_that_clients_could_not_use_cannot_be_built() {
     input(json!({
         "type": "object",
         "properties": {"x-mcp-header": {"type": "string", "enum": ["x-mcp-header"]}},
-        "default": {"x-mcp-header": "A"}
+        "default": {"x-mcp-header": "A"},
+        "$defs": {"a": {"properties": {"x-mcp-header": {"type": "string"}}}}
     }))
     .unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Request, Response, header};
+use http::{HeaderMap, Request, Response, header};
 use serde_json::Value;
 use tracing::Span;
 
@@ -72,7 +72,7 @@ fn read(arrived: &Arrived, row: &Operation, request: &Request<Body>) -> Result<V
     if arrived.body().is_empty() && name == "empty-request" {
         return Ok(Value::Object(serde_json::Map::new()));
     }
-    if !is_json(request) {
+    if !is_json(request.headers()) {
         return Err(Refusal::invalid(
             "the body must be plain JSON in UTF-8; send Content-Type: application/json and no Content-Encoding",
         ));
@@ -86,8 +86,8 @@ fn read(arrived: &Arrived, row: &Operation, request: &Request<Body>) -> Result<V
 
 /// One `Content-Type`, JSON in UTF-8 (RFC 8259 knows no other), and nothing that has to be decoded first: what is read
 /// here must be what everybody behind reads.
-fn is_json(request: &Request<Body>) -> bool {
-    let mut values = request.headers().get_all(header::CONTENT_TYPE).iter();
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return false;
     };
@@ -101,7 +101,7 @@ fn is_json(request: &Request<Body>) -> bool {
         }
         _ => true,
     });
-    let encodings = request.headers().get_all(header::CONTENT_ENCODING);
+    let encodings = headers.get_all(header::CONTENT_ENCODING);
     let plain = encodings
         .iter()
         .all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));

@@ -48,7 +48,10 @@ pub struct BadSetting(String);
 /// [`Mcp::endpoint`] makes a Tower service of it and a set of tools; [`Mcp::answer`] is for layers, which make their
 /// tools anew for each request.
 #[derive(Clone)]
-pub struct Mcp(Arc<Settings>);
+pub struct Mcp {
+    settings: Arc<Settings>,
+    requests: Limit,
+}
 
 struct Settings {
     info: Value,
@@ -56,7 +59,7 @@ struct Settings {
     ttl: Duration,
     guard: Guard,
     body_limit: usize,
-    requests: Limit,
+    requests_at_once: usize,
     calls: CallLimit,
 }
 
@@ -142,15 +145,19 @@ impl McpBuilder {
                 "public_url is missing; write .public_url(\"https://gateway.example/mcp\")".into(),
             ));
         }
-        Ok(Mcp(Arc::new(Settings {
+        let settings = Settings {
             info: self.info,
             instructions: self.instructions,
             ttl: self.ttl,
             guard,
             body_limit: self.body_limit,
-            requests: Limit::new(self.requests),
+            requests_at_once: self.requests,
             calls: self.calls,
-        })))
+        };
+        Ok(Mcp {
+            requests: Limit::new(settings.requests_at_once),
+            settings: Arc::new(settings),
+        })
     }
 }
 
@@ -175,10 +182,13 @@ impl Mcp {
         }
     }
 
-    /// The server with its tools, as a service to mount.
+    /// The server with its tools, as a service to mount. Each has its own limit of requests at a time.
     pub fn endpoint<T: Tools + 'static>(&self, tools: T) -> Endpoint<T> {
         Endpoint {
-            mcp: self.clone(),
+            mcp: Self {
+                settings: self.settings.clone(),
+                requests: Limit::new(self.settings.requests_at_once),
+            },
             tools: Arc::new(tools),
         }
     }
@@ -213,7 +223,7 @@ impl Mcp {
     {
         // Boxed, since the layers move it several times before it runs.
         let reply = Box::pin(self.reply(tools, request, body));
-        let reply = self.0.requests.run(reply).await;
+        let reply = self.requests.run(reply).await;
         match reply.unwrap_or_else(|_| Some(Reply::error(None, busy()))) {
             Some(reply) => Form::of(&request.headers).response(reply),
             None => {
@@ -252,10 +262,10 @@ impl Mcp {
     }
 
     fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+        self.settings.guard.check(uri, headers)?;
         if *method != Method::POST {
             return Err(method_not_allowed());
         }
-        self.0.guard.check(uri, headers)?;
         check_content_type(headers)?;
         Form::accepted(headers).map(|_| ())
     }
@@ -269,11 +279,11 @@ impl Mcp {
 
     /// The largest body, in bytes.
     pub(crate) fn body_limit(&self) -> usize {
-        self.0.body_limit
+        self.settings.body_limit
     }
 
     async fn read(&self, body: Body) -> Result<Bytes, Error> {
-        let limit = self.0.body_limit;
+        let limit = self.settings.body_limit;
         body.collect(limit).await.map_err(|error| match error {
             CollectError::TooLarge => {
                 Error::invalid_request(format!("the body is over the limit of {limit} bytes"))
@@ -375,6 +385,10 @@ impl Mcp {
             Ok(revision) => revision,
             Err(error) => return Reply::error(Some(id), error),
         };
+        if !params.get("_meta").is_none_or(Value::is_object) {
+            let error = Error::invalid_params("`params._meta` must be an object");
+            return Reply::error(Some(id), error);
+        }
         match (method, revision.is_stateless()) {
             ("initialize", false) => Reply::of(id, Ok(self.initialized(&params))),
             ("ping", false) => Reply::of(id, Ok(Map::new())),
@@ -399,9 +413,9 @@ impl Mcp {
         let mut result = json!({
             "protocolVersion": Revision::negotiated(wanted).as_str(),
             "capabilities": {"tools": {}},
-            "serverInfo": self.0.info,
+            "serverInfo": self.settings.info,
         });
-        if let Some(instructions) = &self.0.instructions {
+        if let Some(instructions) = &self.settings.instructions {
             result["instructions"] = json!(instructions);
         }
         result
@@ -411,7 +425,7 @@ impl Mcp {
         let discovered = Discovered {
             supported_versions: revision::stateless(),
             capabilities: json!({"tools": {}}),
-            instructions: self.0.instructions.as_deref(),
+            instructions: self.settings.instructions.as_deref(),
             caching: self.caching(false),
         };
         self.framed(revision, discovered, Map::new())
@@ -494,17 +508,21 @@ impl Mcp {
                     revision,
                     batched: exchange.batched,
                 });
-                let called = self.0.calls.run(called).await;
+                let called = self.settings.calls.run(called).await;
                 called.unwrap_or_else(|_| tools.busy(&tool))?
             }
         };
+        if result.is_error && tool.has_output() {
+            // Some clients hold whatever is there against the schema, and the model would learn of that alone.
+            result.drop_structured();
+        }
         let meta = std::mem::take(&mut result.meta);
         Ok(self.framed(revision, result, meta))
     }
 
     fn caching(&self, private: bool) -> Caching {
         Caching {
-            ttl_ms: self.0.ttl.as_millis().try_into().unwrap_or(u64::MAX),
+            ttl_ms: self.settings.ttl.as_millis().try_into().unwrap_or(u64::MAX),
             cache_scope: if private { "private" } else { "public" },
         }
     }
@@ -513,7 +531,7 @@ impl Mcp {
     fn framed<R>(&self, revision: Revision, result: R, mut meta: Map<String, Value>) -> Framed<R> {
         let stateless = revision.is_stateless();
         if stateless {
-            meta.insert(META_SERVER.to_owned(), self.0.info.clone());
+            meta.insert(META_SERVER.to_owned(), self.settings.info.clone());
         }
         Framed {
             result_type: stateless.then_some("complete"),
@@ -525,7 +543,7 @@ impl Mcp {
 
 impl fmt::Debug for Mcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mcp").field(&self.0.info).finish()
+        f.debug_tuple("Mcp").field(&self.settings.info).finish()
     }
 }
 
@@ -585,7 +603,8 @@ fn check_batch(revision: &Result<Option<Revision>, Error>, messages: usize) -> R
 fn refuse_in_batch(messages: &mut [Result<Message, NoMessage>]) {
     let mut uses: HashMap<Id, usize> = HashMap::new();
     for message in &*messages {
-        if let Ok(Message::Request { id, .. }) = message {
+        // What is no message is answered under its id as well.
+        if let Ok(Message::Request { id, .. }) | Err(NoMessage { id: Some(id), .. }) = message {
             *uses.entry(id.clone()).or_default() += 1;
         }
     }

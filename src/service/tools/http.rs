@@ -8,7 +8,10 @@ use super::{
     message::Reply,
     outcome::{Error, code},
 };
-use crate::{layer::body::Body, wire::signature::Authority};
+use crate::{
+    layer::{body::Body, validate::is_json},
+    wire::signature::Authority,
+};
 
 /// Which hosts are ours, and whose pages may call (DNS rebinding, cross-site requests).
 #[derive(Clone, Debug, Default)]
@@ -111,6 +114,11 @@ impl Form {
         let mut response = Response::new(Body::from(Bytes::from(body)));
         *response.status_mut() = reply.status;
         response.headers_mut().extend(reply.headers);
+        if self == Self::Event {
+            // Proxies would wait for more.
+            let no = HeaderValue::from_static("no");
+            response.headers_mut().insert("x-accel-buffering", no);
+        }
         for (name, value) in [
             (header::CONTENT_TYPE, kind),
             (header::CACHE_CONTROL, "no-store"),
@@ -148,17 +156,12 @@ fn accepts(accept: &str, kind: &str, subtype: &str) -> bool {
 
 /// A browser sends this type across sites only where the site allows it.
 pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    match essence.eq_ignore_ascii_case("application/json") {
+    match is_json(headers) {
         true => Ok(()),
-        false => Err(
-            Error::invalid_request("the content type must be application/json")
-                .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE),
-        ),
+        false => Err(Error::invalid_request(
+            "the content type must be application/json in UTF-8, once, without a content encoding",
+        )
+        .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE)),
     }
 }
 

@@ -144,5 +144,8 @@ fn json<T: Serialize>(id: Option<&Id>, result: Option<T>, error: Option<&Error>)
         result,
         error,
     };
-    serde_json::to_vec(&envelope).expect("results are JSON already")
+    // What most answers take.
+    let mut json = Vec::with_capacity(2048);
+    serde_json::to_writer(&mut json, &envelope).expect("results are JSON already");
+    json
 }

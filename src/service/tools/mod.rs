@@ -55,9 +55,9 @@
 //! |---|---|---|
 //! | 405 | -32600 | the method is not `POST` |
 //! | 403 | -32600 | `Host` is not ours, or an `Origin` is there that may not call (DNS rebinding) |
-//! | 415, 406 | -32600 | the body is not `application/json`, or the client accepts neither JSON nor an event stream |
+//! | 415, 406 | -32600 | the body is not `application/json` in UTF-8, or is encoded, or the client accepts neither JSON nor an event stream |
 //! | 413 | -32600 | the body is over the limit, 256 KiB by default |
-//! | 503 | -32603 | more than 20 requests at once, with `Retry-After: 1` |
+//! | 503 | -32603 | more than 20 requests at once, with `Retry-After: 1`; the body is not read, so `id` is `null` |
 //! | 400 | -32700 | not JSON, or a member twice in one object |
 //! | 400 | -32600 | no JSON-RPC 2.0 message; a batch that is empty, too long, or of a revision without batches |
 //! | 400 | -32602 | 2026-07-28: `_meta` lacks what it must have |

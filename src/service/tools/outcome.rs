@@ -109,8 +109,12 @@ impl ToolResult {
         }
     }
 
-    /// A failure: `{"error": {"code", "message", "retryable"}}` in `structuredContent` and as text, and `message` as a
-    /// text of its own.
+    pub(super) fn drop_structured(&mut self) {
+        self.structured = None;
+    }
+
+    /// A failure: `{"error": {"code", "message", "retryable"}}` as text, and in `structuredContent` where the tool has no
+    /// output schema, which it would not fit; and `message` as a text of its own.
     pub fn failure(code: &str, message: &str, retryable: bool) -> Self {
         let error = json!({"code": code, "message": message, "retryable": retryable});
         let mut failure = Self::structured(Map::from_iter([("error".to_owned(), error)]));

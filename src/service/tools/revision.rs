@@ -185,6 +185,6 @@ fn unsupported(requested: &str) -> Error {
         code::UNSUPPORTED_PROTOCOL_VERSION,
         "this revision of MCP is not served",
     )
-    .with_data(json!({"supported": stateless(), "requested": requested}))
+    .with_data(json!({"supported": Revision::ALL.map(Revision::as_str), "requested": requested}))
     .with_status(StatusCode::BAD_REQUEST)
 }

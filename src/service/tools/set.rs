@@ -77,7 +77,8 @@ pub struct Call<'a> {
 impl Call<'_> {
     /// Whether the client has declared a capability. Before 2026-07-28 none is known: it was told to another request.
     pub fn declares(&self, capability: &str) -> bool {
-        capabilities(&self.meta).is_some_and(|declared| declared.contains_key(capability))
+        let declared = capabilities(&self.meta).filter(|_| self.revision.is_stateless());
+        declared.is_some_and(|declared| declared.contains_key(capability))
     }
 }
 

@@ -20,6 +20,15 @@ use crate::protocol::schema::{self, Violation};
 /// The keyword that mirrors an argument into a header, `Mcp-Param-…`.
 const MIRROR: &str = "x-mcp-header";
 
+/// Keywords whose value has schemas by name.
+const NAMED: [&str; 5] = [
+    "properties",
+    "$defs",
+    "definitions",
+    "patternProperties",
+    "dependentSchemas",
+];
+
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 
@@ -79,6 +88,10 @@ impl Tool {
     /// Its name.
     pub fn name(&self) -> &str {
         self.0.definition["name"].as_str().unwrap_or_default()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        self.0.definition.contains_key("outputSchema")
     }
 
     /// As `tools/list` shows it.
@@ -165,8 +178,8 @@ impl ToolBuilder {
     /// The tool.
     ///
     /// # Errors
-    /// [`BadTool`] when the name is not 1 to 64 of `A-Z a-z 0-9 _ - .`, a schema is none or refers outside of itself, the
-    /// input is not of type object, or an `x-mcp-header` is where MCP allows none.
+    /// [`BadTool`] when the name is not 1 to 64 of `A-Z a-z 0-9 _ - .`, a schema is none, refers outside of itself or is not
+    /// of type object, the annotations are no object, or an `x-mcp-header` is where MCP allows none.
     pub fn build(self) -> Result<Tool, BadTool> {
         let name = self.definition["name"].as_str().unwrap_or_default();
         let bad = |why: String| BadTool {
@@ -191,8 +204,18 @@ impl ToolBuilder {
         compile("outputSchema")?;
         let validator = compile("inputSchema")?;
         let input = &self.definition["inputSchema"];
-        if input.get("type").and_then(Value::as_str) != Some("object") {
-            return Err(bad("inputSchema: the type must be object".into()));
+        for (member, schema) in [
+            ("inputSchema", Some(input)),
+            ("outputSchema", self.definition.get("outputSchema")),
+        ] {
+            let kind = schema.map(|schema| schema.get("type").and_then(Value::as_str));
+            if kind.is_some_and(|kind| kind != Some("object")) {
+                return Err(bad(format!("{member}: the type must be object")));
+            }
+        }
+        let annotations = self.definition.get("annotations");
+        if !annotations.is_none_or(Value::is_object) {
+            return Err(bad("annotations: they must be an object".into()));
         }
         let mut members = HashSet::new();
         schema::collect_members(input, &mut members);
@@ -244,12 +267,18 @@ fn find_mirrored(
                 });
             }
             for (keyword, value) in keywords {
-                match (value, path.as_deref_mut()) {
-                    (Value::Object(properties), Some(path)) if keyword == "properties" => {
-                        for (name, schema) in properties {
-                            path.push(name.clone());
-                            find_mirrored(schema, Some(path), found)?;
-                            path.pop();
+                match value {
+                    // Names there are members', not keywords.
+                    Value::Object(named) if NAMED.contains(&&**keyword) => {
+                        for (name, schema) in named {
+                            match path.as_deref_mut().filter(|_| keyword == "properties") {
+                                Some(path) => {
+                                    path.push(name.clone());
+                                    find_mirrored(schema, Some(path), found)?;
+                                    path.pop();
+                                }
+                                None => find_mirrored(schema, None, found)?,
+                            }
                         }
                     }
                     _ if DATA.contains(&&**keyword) => {}
