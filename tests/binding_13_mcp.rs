@@ -408,6 +408,7 @@ impl Twins {
         assert_eq!(told.refused, twin.refused, "{name}");
         assert_eq!(told.operator, twin.operator, "{name}");
         assert_eq!(told.replayed, twin.replayed, "{name}");
+        assert_eq!(told.operation, twin.operation, "{name}");
         self.seen
             .lock()
             .unwrap()
@@ -1699,6 +1700,81 @@ async fn in_a_batch_each_error_stays_in_its_place() {
         [0, 1, 2].map(|i| (json!(i), json!("grant_revoked")))
     );
     assert_eq!(market.gateway_chain().await.len(), before + 3);
+}
+
+#[tokio::test]
+async fn whatever_is_beside_a_call_in_its_batch_its_refusal_is_recorded() {
+    let time = || {
+        let tool = Tool::builder("get_time", "The time.").build().unwrap();
+        tool_fn(tool, |_| Box::pin(async { Ok(ToolResult::text("12:00")) }))
+    };
+    let settings = |b| with_mcp(b).tools(time());
+    let market = Market::with(Backing::memory().await, Tier::Auto, settings).await;
+    let accept = || message("accept_offer", keyed(json!({"offer_id": "off_none"})));
+    let beside = [
+        json!({"jsonrpc": "2.0", "id": 8, "method": "ping"}),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        json!(7),
+        json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "get_time"}}),
+    ];
+    let forbidden =
+        |reason: &str| json!({"decision": "forbid", "action": "offer.accept", "reason": reason});
+    let decided = |answer: &Answer| answer.body[0]["error"]["data"]["decision"].clone();
+    // V35, of which the whole request is refused.
+    for beside in &beside {
+        let before = market.gateway_chain().await.len();
+        let mut request = posted(oauth(SELLER_UNBOUND), &json!([accept(), beside]));
+        let other = format!("profile=\"{BUYERS}\"").parse().unwrap();
+        request.headers_mut().insert(UCP_AGENT, other);
+        let answer = market.send(request).await;
+        assert_eq!(decided(&answer), forbidden("operator_unknown"), "{beside}");
+        let chain = market.gateway_chain().await;
+        assert_eq!(chain.len(), before + 1, "{beside}");
+        assert_eq!(chain.last().unwrap()["action"], "offer.accept");
+    }
+    market.grants.revoke(SELLER_UNBOUND);
+    for beside in &beside {
+        let before = market.gateway_chain().await.len();
+        let answer = market
+            .send(posted(oauth(SELLER_UNBOUND), &json!([accept(), beside])))
+            .await;
+        assert_eq!(decided(&answer), forbidden("grant_revoked"), "{beside}");
+        assert_eq!(market.gateway_chain().await.len(), before + 1, "{beside}");
+        if beside["params"]["name"] == "get_time" {
+            assert_eq!(answer.body[1]["error"]["data"]["code"], "grant_revoked");
+        }
+    }
+    // What asks for no answer is refused by the status.
+    let notification = posted(oauth(SELLER_UNBOUND), &beside[1]);
+    assert_eq!(market.send(notification).await.status, 403);
+}
+
+#[tokio::test]
+async fn arguments_that_are_none_are_refused_in_the_form_of_the_tools() {
+    let market = market().await;
+    for arguments in [json!(null), json!([]), json!("x"), json!(5), json!(false)] {
+        let answer = call(&market, oauth(BUYER_TOKEN), "create_offer", arguments).await;
+        assert_eq!((answer.status, &*code(&answer)), (200, "invalid_request"));
+    }
+    // A number that no schema lets through, after the grant as over REST.
+    let price = json!({"title": "t", "list_price": {"amount": 9_007_199_254_740_993_u64, "currency": CURRENCY}});
+    let refused = call(
+        &market,
+        oauth(SELLER_UNBOUND),
+        "create_listing",
+        keyed(price.clone()),
+    )
+    .await;
+    assert_eq!(code(&refused), "invalid_request");
+    market.grants.revoke(SELLER_UNBOUND);
+    let revoked = call(
+        &market,
+        oauth(SELLER_UNBOUND),
+        "create_listing",
+        keyed(price),
+    )
+    .await;
+    assert_eq!(code(&revoked), "grant_revoked");
 }
 
 #[tokio::test]

@@ -51,13 +51,13 @@ pub enum Route {
 }
 
 /// What a request to the MCP endpoint calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Called {
     /// One tool that is a row.
     Tool(Op),
-    /// Several of those, in a batch.
-    Tools,
-    /// Anything else.
+    /// The rows that a batch calls, in their order; other messages may be beside them.
+    Tools(Vec<Op>),
+    /// No row.
     Other,
 }
 
@@ -74,9 +74,18 @@ impl fmt::Debug for Arrived {
 impl Arrived {
     /// The row, if it is one, or calls one as a tool.
     pub fn row(&self) -> Option<&'static Operation> {
-        match self.0.route {
+        match &self.0.route {
             Route::Row(op, _) | Route::Tools(Called::Tool(op)) => Some(op.row()),
             Route::Unknown | Route::Tools(_) | Route::NoTable => None,
+        }
+    }
+
+    /// The rows: one, or those that a batch calls as tools.
+    pub(crate) fn rows(&self) -> &[Op] {
+        match &self.0.route {
+            Route::Row(op, _) | Route::Tools(Called::Tool(op)) => std::slice::from_ref(op),
+            Route::Tools(Called::Tools(rows)) => rows,
+            Route::Unknown | Route::Tools(Called::Other) | Route::NoTable => &[],
         }
     }
 

@@ -38,7 +38,7 @@ use serde_json::{
 };
 
 use super::{
-    arrive::{Answered, Arrived, Called, Route},
+    arrive::{Answered, Arrived, Called, Operator, Route},
     authenticate::{Bearer, IDEMPOTENCY_KEY, SignedBy},
     body::{Body, CollectError},
     grant::{CheckGrant, is_always_signed},
@@ -58,7 +58,7 @@ use crate::{
     },
     service::{
         discovery::tools::{self, META, id_of, query_of},
-        tools::{Call, Error, Mcp, Outcome, Tool, ToolResult, Tools},
+        tools::{BATCH_LIMIT, Call, Error, Mcp, Outcome, Tool, ToolResult, Tools},
     },
     store::BoxFuture,
     wire::jcs,
@@ -95,17 +95,32 @@ impl Surface {
                 return Ok(self.0.refuse(&headers, &[], error));
             }
         };
-        let response = next.run(request).await?;
-        let Some(refusal) = response.extensions().get::<Refusal>() else {
-            return Ok(response);
-        };
-        let mut error = refused(refusal);
-        if let Some(challenge) = response.headers().get(WWW_AUTHENTICATE) {
-            error = error.with_header(WWW_AUTHENTICATE, challenge.clone());
+        let mut response = next.run(request).await?;
+        if let Some(refusal) = response.extensions().get::<Refusal>() {
+            let challenge = response.headers().get(WWW_AUTHENTICATE);
+            let error = |tool: Option<&str>| {
+                // In a batch, each tool has been refused its own action.
+                let verb = tool.and_then(tools::find).and_then(|(op, _)| op.row().verb);
+                let error = refused(&refusal.clone().action(verb));
+                match challenge {
+                    Some(challenge) => error.with_header(WWW_AUTHENTICATE, challenge.clone()),
+                    None => error,
+                }
+            };
+            let mut answer = self.0.refuse_each(&headers, arrived.body(), error);
+            let told = |op: Option<Op>| Answered::of(op, &response);
+            let told = match arrived.rows() {
+                [] => told(None),
+                [op] => told(Some(*op)),
+                rows => Answered::of_batch(rows.iter().map(|op| told(Some(*op))).collect()),
+            };
+            answer.extensions_mut().insert(told);
+            if let Some(operator) = response.extensions_mut().remove::<Operator>() {
+                answer.extensions_mut().insert(operator);
+            }
+            return Ok(answer);
         }
-        let mut answer = self.0.refuse(&headers, arrived.body(), error);
-        *answer.extensions_mut() = response.into_parts().0.extensions;
-        Ok(answer)
+        Ok(response)
     }
 }
 
@@ -123,20 +138,24 @@ fn called(body: &[u8]) -> Called {
         #[serde(borrow)]
         name: Option<Cow<'a, str>>,
     }
-    let row = |message: &Message<'_>| {
-        let name = message.params.as_ref()?.name.as_deref()?;
-        let (op, _) = tools::find(name).filter(|_| message.method == "tools/call")?;
+    let row = |message: Message<'_>| {
+        let name = message.params?.name?;
+        let (op, _) = tools::find(&name).filter(|_| message.method == "tools/call")?;
         Some(op)
     };
     if body.trim_ascii_start().first() == Some(&b'[') {
-        let batch = serde_json::from_slice::<Vec<Message<'_>>>(body);
-        let all = batch.is_ok_and(|all| all.iter().all(|message| row(message).is_some()));
-        return if all { Called::Tools } else { Called::Other };
+        // What is no message is refused in its place, and its neighbours are not.
+        let batch = serde_json::from_slice::<Vec<&RawValue>>(body).unwrap_or_default();
+        let messages = batch.iter().take(BATCH_LIMIT);
+        let messages = messages.filter_map(|message| serde_json::from_str(message.get()).ok());
+        let rows: Vec<Op> = messages.filter_map(row).collect();
+        return match rows.is_empty() {
+            true => Called::Other,
+            false => Called::Tools(rows),
+        };
     }
     let message = serde_json::from_slice(body).ok();
-    message
-        .and_then(|message| row(&message))
-        .map_or(Called::Other, Called::Tool)
+    message.and_then(row).map_or(Called::Other, Called::Tool)
 }
 
 /// The inner half, within the authentication: answers MCP, and runs the rest of the stack for each call of a row.
@@ -193,7 +212,11 @@ async fn answer<N: Next>(
     let body = arrived.body();
     let mut response = match &config.others {
         Some(others) => {
-            let both = tools.clone().and(others.clone());
+            let others = Current {
+                others: others.clone(),
+                grant: config.grant.clone(),
+            };
+            let both = tools.clone().and(others);
             let server = &config.server;
             server.answer_admitted(&both, &request, body).await
         }
@@ -238,7 +261,10 @@ impl<N: Next> Tools for RctpTools<N> {
         Box::pin(async move {
             let extensions = &caller.extensions;
             let grant = self.config.grant.carried(extensions).await;
-            let grant = grant.map_err(|refusal| refused(&refusal))?;
+            let grant = grant.map_err(|refusal| {
+                self.tell(None, &super::arrive::refuse(&refusal));
+                refused(&refusal)
+            })?;
             let caller = extensions.get::<Caller>();
             let policy = &self.config.policy;
             let usable = tools::all().iter().filter(|(op, _)| {
@@ -262,18 +288,53 @@ impl<N: Next> Tools for RctpTools<N> {
                     return Err(refused(&Refusal::unavailable("the service inside failed")));
                 }
             };
-            self.answered
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(Answered::of(Some(op), &response));
+            self.tell(Some(op), &response);
             outcome(response).await
         })
     }
 
-    fn busy(&self, _: &Tool) -> Outcome {
-        Err(refused(&Refusal::unavailable(
+    fn busy(&self, tool: &Tool) -> Outcome {
+        let refusal = Refusal::unavailable(
             "the gateway has too many calls at once; nothing was executed, retry with the same key",
-        )))
+        );
+        let op = tools::find(tool.name()).map(|(op, _)| op);
+        self.tell(op, &super::arrive::refuse(&refusal));
+        Err(refused(&refusal))
+    }
+}
+
+/// The marketplace's own tools. Among the calls of rows, whose grant each looks at for itself, nothing else has looked
+/// whether the token is current.
+struct Current {
+    others: Arc<dyn Tools>,
+    grant: CheckGrant,
+}
+
+impl Tools for Current {
+    fn find(&self, name: &str) -> Option<Tool> {
+        self.others.find(name)
+    }
+
+    fn list<'a>(&'a self, caller: &'a Parts) -> BoxFuture<'a, Result<Vec<Tool>, Error>> {
+        self.others.list(caller)
+    }
+
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            if call.batched {
+                let carried = self.grant.carried(&call.request.extensions).await;
+                carried.map_err(|refusal| refused(&refusal))?;
+            }
+            self.others.call(call).await
+        })
+    }
+
+    fn varies(&self) -> bool {
+        self.others.varies()
+    }
+
+    fn busy(&self, tool: &Tool) -> Outcome {
+        self.others.busy(tool)
     }
 }
 
@@ -312,6 +373,11 @@ impl<E> From<Refusal> for Stopped<E> {
 }
 
 impl<N: Next> RctpTools<N> {
+    fn tell(&self, op: Option<Op>, response: &Response<Body>) {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.push(Answered::of(op, response));
+    }
+
     async fn run(&self, op: Op, call: Call<'_>) -> Result<Response<Body>, Stopped<N::Error>> {
         let row = op.row();
         let Parts {
@@ -342,7 +408,8 @@ impl<N: Next> RctpTools<N> {
             true => Bytes::new(),
             // Its digest must be that of every retry, however the client writes JSON (R9).
             false => jcs::canonical(&arguments)
-                .map_err(|error| Refusal::invalid(format!("the arguments: {error}")))?
+                // There is none of numbers that no schema lets through; that is said after the grant, as over REST.
+                .unwrap_or_else(|_| Value::Object(arguments).to_string().into_bytes())
                 .into(),
         };
         let inside = uri.path().strip_suffix(MCP).unwrap_or_default();

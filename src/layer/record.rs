@@ -88,17 +88,24 @@ impl Recorder {
         caller: &Caller,
         arrived: &Arrived,
     ) -> Result<(), StoreError> {
-        let (Some(decision), Some(row)) = (refusal.decision(), arrived.row()) else {
+        let mut entries = Vec::new();
+        for op in arrived.rows() {
+            let Some(decision) = refusal.clone().action(op.row().verb).decision() else {
+                return Ok(());
+            };
+            let place = self
+                .place(*op, arrived.id(), refusal.sub.as_deref())
+                .await?;
+            let mut entry = Entry::new(place.subject, self.0.clock.now(), *op, decision, caller);
+            entry.listing_id = place.listing_id;
+            entry.offer_id = place.offer_id;
+            entries.push(entry);
+        }
+        if entries.is_empty() {
             return Ok(());
-        };
-        let place = self
-            .place(row.op, arrived.id(), refusal.sub.as_deref())
-            .await?;
-        let mut entry = Entry::new(place.subject, self.0.clock.now(), row.op, decision, caller);
-        entry.listing_id = place.listing_id;
-        entry.offer_id = place.offer_id;
+        }
         let unit = Unit {
-            entries: vec![entry],
+            entries,
             ..Unit::default()
         };
         match self.0.store.commit(unit, self.0.seal.clone()).await {

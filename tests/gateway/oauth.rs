@@ -177,7 +177,11 @@ impl Alone {
         let server = Authorization::open(Settings {
             file: directory.path().join("authorization.json"),
             issuer: url.clone(),
-            tiers: Tiers::default().withhold(Verb::OfferCounter),
+            tiers: Tiers::default().withhold(Verb::OfferCounter).offer(
+                Verb::ListingAnswerBuyer,
+                Tier::Forbid,
+                &[Tier::Forbid, Tier::Ask],
+            ),
             clients: clients(),
             clock: Arc::new(move || Timestamp::from_secs(clock.load(Ordering::SeqCst))),
         })
@@ -531,6 +535,7 @@ async fn a_wrong_request_is_answered_to_its_client_with_state_and_issuer() {
         (scopes(&format!("{ACCEPT} {COUNTER}")), scope),
         (scopes(&format!("{ACCEPT}  {TERMS}")), scope),
         (scopes(""), in_details),
+        (scopes(ANSWER), in_details),
         (
             query(&[("scope", Some(&format!("{ACCEPT} {REPRICE} {TERMS} openid")))]),
             scope,
@@ -766,7 +771,8 @@ async fn the_consent_page_learns_who_asks_for_what_and_how_it_can_be_lowered() {
 #[tokio::test]
 async fn a_client_that_knows_scopes_alone_asks_for_them_at_their_default_tiers_unsigned() {
     let alone = Alone::open().await;
-    let asked = scopes(&format!("{ACCEPT} {TERMS}"));
+    // What is forbidden unless a tier is named is not asked for.
+    let asked = scopes(&format!("{ACCEPT} {TERMS} {ANSWER}"));
     let shown = alone.get(&format!("/oauth/consent?{asked}")).await.body;
     assert_eq!(shown["agent_id"], "agent");
     assert_eq!(shown["client"]["signs"], false);

@@ -211,7 +211,7 @@ fn details(query: &Parameters, client: &Client, offered: &Tiers) -> Result<Detai
     }
     let tiers = &details.tiers.0;
     if tiers.is_empty() {
-        return Err((INVALID_DETAILS, "tiers asks for nothing"));
+        return Err((INVALID_DETAILS, "tiers, or scope alone, asks for nothing"));
     }
     for (scope, tier) in tiers {
         let Some(policy) = offered.get(scope) else {
@@ -265,7 +265,10 @@ impl Details {
                 "invalid_scope",
                 "scope has one that this marketplace does not offer",
             ))?;
-            tiers.insert(scope.to_owned(), policy.default_tier);
+            // What is forbidden unless it is asked for by its tier, it has not asked for.
+            if policy.default_tier != Tier::Forbid {
+                tiers.insert(scope.to_owned(), policy.default_tier);
+            }
         }
         Ok(Self {
             kind: DETAILS_TYPE.to_owned(),

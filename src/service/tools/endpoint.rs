@@ -237,27 +237,43 @@ impl Mcp {
     /// Answers a request that a layer outside refuses as a whole, such as one that nobody has signed: the error with the
     /// id of the message, where that can be read; in a batch, in the place of each request.
     pub fn refuse(&self, headers: &HeaderMap, body: &[u8], error: Error) -> Response<Body> {
+        self.refuse_each(headers, body, |_| error.clone())
+    }
+
+    /// The same with an error for each message, by the name of the tool that it calls.
+    pub(crate) fn refuse_each(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        error: impl Fn(Option<&str>) -> Error,
+    ) -> Response<Body> {
         let value = schema::parse(body).unwrap_or_default();
-        let id = |message| match Message::read(message) {
-            Ok(Message::Request { id, .. }) => Some(id),
+        let refused = |message| match Message::read(message) {
+            Ok(Message::Request { id, method, params }) => {
+                let name = params.get("name").and_then(Value::as_str);
+                let name = name.filter(|_| method == "tools/call");
+                Some(Reply::error(Some(&id), error(name)))
+            }
             Ok(Message::Notification | Message::Response) => None,
-            Err(NoMessage { id, .. }) => id,
+            Err(NoMessage { id, .. }) => Some(Reply::error(id.as_ref(), error(None))),
         };
         let reply = match value {
             Value::Array(messages)
                 if check_batch(&Revision::of_headers(headers), messages.len()).is_ok() =>
             {
-                let replies = messages.into_iter().filter_map(id);
-                let replies: Vec<_> = replies
-                    .map(|id| Reply::error(Some(&id), error.clone()))
-                    .collect();
-                match &*replies {
-                    [] => Reply::error(None, error),
-                    replies => Reply::batch(replies),
-                }
+                let replies: Vec<_> = messages.into_iter().filter_map(refused).collect();
+                (!replies.is_empty()).then(|| Reply::batch(&replies))
             }
-            message => Reply::error(id(message).as_ref(), error),
+            message => refused(message),
         };
+        // What asks for no answer is refused by the status alone.
+        let reply = reply.unwrap_or_else(|| {
+            let mut reply = Reply::error(None, error(None));
+            if reply.status == StatusCode::OK {
+                reply.status = StatusCode::FORBIDDEN;
+            }
+            reply
+        });
         Form::of(headers).response(reply)
     }
 
@@ -473,18 +489,15 @@ impl Mcp {
         if revision.is_stateless() {
             revision::check_name(headers, &name)?;
         }
-        let arguments = match params.remove("arguments") {
-            Some(arguments) if arguments.is_object() => arguments,
-            None => json!({}),
-            Some(_) => {
-                return Err(Error::invalid_params(
-                    "`params.arguments` must be an object",
-                ));
-            }
-        };
         let tool = tools
             .find(&name)
             .ok_or_else(|| Error::invalid_params("there is no such tool; see tools/list"))?;
+        let arguments = params.remove("arguments").unwrap_or_else(|| json!({}));
+        if tool.is_checked() && !arguments.is_object() {
+            return Err(Error::invalid_params(
+                "`params.arguments` must be an object",
+            ));
+        }
         if revision.is_stateless() {
             tool.check_mirrored(headers, &arguments)?;
         }

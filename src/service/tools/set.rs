@@ -60,7 +60,7 @@ pub trait Tools: Send + Sync {
 pub struct Call<'a> {
     /// The tool.
     pub tool: Tool,
-    /// Its arguments: an object, empty where none were sent.
+    /// Its arguments: an object, empty where none were sent; anything where the tool is unchecked.
     pub arguments: Value,
     /// `params._meta`: what the client says beside the arguments, such as a payment.
     pub meta: Map<String, Value>,

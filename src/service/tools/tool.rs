@@ -90,6 +90,11 @@ impl Tool {
         self.0.definition["name"].as_str().unwrap_or_default()
     }
 
+    /// Whether the endpoint holds arguments against the schema.
+    pub(super) fn is_checked(&self) -> bool {
+        self.0.validator.is_some()
+    }
+
     pub(super) fn has_output(&self) -> bool {
         self.0.definition.contains_key("outputSchema")
     }
