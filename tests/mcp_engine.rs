@@ -288,7 +288,7 @@ async fn a_server_of_2026_says_in_each_result_what_it_is_and_how_long_it_holds()
     assert_eq!(
         discovered.json()["result"],
         json!({
-            "resultType": "complete", "supportedVersions": [NEW], "capabilities": {"tools": {}},
+            "resultType": "complete", "supportedVersions": [OLD[0], OLD[1], OLD[2], NEW], "capabilities": {"tools": {}},
             "instructions": "Ask.", "ttlMs": 5000, "cacheScope": "public", "_meta": server,
         })
     );

@@ -439,7 +439,7 @@ impl Mcp {
 
     fn discovered(&self, revision: Revision) -> Framed<Discovered<'_>> {
         let discovered = Discovered {
-            supported_versions: revision::stateless(),
+            supported_versions: revision::supported(),
             capabilities: json!({"tools": {}}),
             instructions: self.settings.instructions.as_deref(),
             caching: self.caching(false),
@@ -580,7 +580,7 @@ struct Caching {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Discovered<'a> {
-    supported_versions: Vec<&'static str>,
+    supported_versions: [&'static str; 4],
     capabilities: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,

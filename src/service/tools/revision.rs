@@ -119,10 +119,9 @@ impl fmt::Display for Revision {
     }
 }
 
-/// The revisions without a handshake, as `server/discover` tells them. Older ones are begun with `initialize`.
-pub(super) fn stateless() -> Vec<&'static str> {
-    let stateless = Revision::ALL.into_iter().filter(|r| r.is_stateless());
-    stateless.map(Revision::as_str).collect()
+/// All that are served, as `server/discover` and refusals tell them. Which of them begin with a handshake clients know.
+pub(super) fn supported() -> [&'static str; 4] {
+    Revision::ALL.map(Revision::as_str)
 }
 
 /// The capabilities that the client of a stateless request declared.
@@ -185,6 +184,6 @@ fn unsupported(requested: &str) -> Error {
         code::UNSUPPORTED_PROTOCOL_VERSION,
         "this revision of MCP is not served",
     )
-    .with_data(json!({"supported": Revision::ALL.map(Revision::as_str), "requested": requested}))
+    .with_data(json!({"supported": supported(), "requested": requested}))
     .with_status(StatusCode::BAD_REQUEST)
 }
