@@ -46,6 +46,7 @@ use super::{
     part::put_together_wrongly,
     record::Recorder,
     step::{Next, Step},
+    validate::Parsed,
 };
 use crate::{
     protocol::{
@@ -404,12 +405,13 @@ impl<N: Next> RctpTools<N> {
             return Err(Stopped::Recorded(recorded.await));
         }
         let target = Target::take(row, &mut arguments)?;
-        let body = match arguments.is_empty() && row.body.is_none() {
+        let arguments = Value::Object(arguments);
+        let body = match row.body.is_none() && arguments.as_object().is_some_and(Map::is_empty) {
             true => Bytes::new(),
-            // Its digest must be that of every retry, however the client writes JSON (R9).
+            // Its digest must be that of every retry, however the client writes JSON (R9). There is no canonical form of
+            // numbers that no schema lets through; that is said after the grant, as over REST.
             false => jcs::canonical(&arguments)
-                // There is none of numbers that no schema lets through; that is said after the grant, as over REST.
-                .unwrap_or_else(|_| Value::Object(arguments).to_string().into_bytes())
+                .unwrap_or_else(|_| arguments.to_string().into_bytes())
                 .into(),
         };
         let inside = uri.path().strip_suffix(MCP).unwrap_or_default();
@@ -440,6 +442,7 @@ impl<N: Next> RctpTools<N> {
         }
         let within = request.extensions_mut();
         within.insert(Arrived::within(Route::Row(op, target.id), sent, body));
+        within.insert(Parsed(Arc::new(arguments)));
         within.insert(caller.clone());
         if let Some(key) = extensions.get::<SignedBy>() {
             within.insert(key.clone());

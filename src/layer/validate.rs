@@ -19,6 +19,10 @@ use crate::protocol::{
     schema,
 };
 
+/// The body as JSON, where a step outside has read it already, as strictly as it is read here. Private as [`Validated`] is.
+#[derive(Clone)]
+pub(crate) struct Parsed(pub(crate) Arc<Value>);
+
 /// The body as JSON that satisfies its schema, in the request's extensions. It may hold a proposed floor, so it has no
 /// `Debug`.
 #[derive(Clone)]
@@ -34,9 +38,10 @@ impl Step for Validate {
         mut request: Request<Body>,
         next: N,
     ) -> Result<Response<Body>, N::Error> {
-        match body(&request) {
+        let parsed = request.extensions_mut().remove::<Parsed>();
+        match body(&request, parsed) {
             Ok(body) => {
-                request.extensions_mut().insert(Validated(Arc::new(body)));
+                request.extensions_mut().insert(Validated(body));
                 next.run(request).await
             }
             Err(refusal) => Ok(refuse(&refusal)),
@@ -48,7 +53,7 @@ impl Step for Validate {
     }
 }
 
-fn body(request: &Request<Body>) -> Result<Value, Refusal> {
+fn body(request: &Request<Body>, parsed: Option<Parsed>) -> Result<Arc<Value>, Refusal> {
     let (arrived, row) = row_of(request.extensions())?;
     if row.tier == TierRule::Forbid {
         let sub = request.extensions().get::<Grant>().map(|g| g.sub.clone());
@@ -58,27 +63,36 @@ fn body(request: &Request<Body>) -> Result<Value, Refusal> {
                 .of_seller(sub),
         );
     }
-    read(arrived, row, request)
+    read(arrived, row, request, parsed)
 }
 
-fn read(arrived: &Arrived, row: &Operation, request: &Request<Body>) -> Result<Value, Refusal> {
+fn read(
+    arrived: &Arrived,
+    row: &Operation,
+    request: &Request<Body>,
+    parsed: Option<Parsed>,
+) -> Result<Arc<Value>, Refusal> {
     let Some(name) = row.body else {
         return if arrived.body().is_empty() {
-            Ok(Value::Null)
+            Ok(Arc::new(Value::Null))
         } else {
             Err(Refusal::invalid("this request takes no body"))
         };
     };
     if arrived.body().is_empty() && name == "empty-request" {
-        return Ok(Value::Object(serde_json::Map::new()));
+        return Ok(Arc::new(Value::Object(serde_json::Map::new())));
     }
     if !is_json(request.headers()) {
         return Err(Refusal::invalid(
             "the body must be plain JSON in UTF-8; send Content-Type: application/json and no Content-Encoding",
         ));
     }
-    let body = schema::parse(arrived.body())
-        .map_err(|e| Refusal::invalid(format!("the body was not understood: {e}")))?;
+    let body = match parsed {
+        Some(Parsed(body)) => body,
+        None => schema::parse(arrived.body())
+            .map(Arc::new)
+            .map_err(|e| Refusal::invalid(format!("the body was not understood: {e}")))?,
+    };
     schema::validate(name, &body)
         .map_err(|e| Refusal::invalid(format!("the body does not satisfy {name}: {e}")))?;
     Ok(body)
