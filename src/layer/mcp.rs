@@ -38,7 +38,7 @@ use serde_json::{
 };
 
 use super::{
-    arrive::{Answered, Arrived, Called, Operator, Route},
+    arrive::{Answered, Arrived, Called, Route},
     authenticate::{Bearer, IDEMPOTENCY_KEY, SignedBy},
     body::{Body, CollectError},
     grant::{CheckGrant, is_always_signed},
@@ -96,7 +96,7 @@ impl Surface {
                 return Ok(self.0.refuse(&headers, &[], error));
             }
         };
-        let mut response = next.run(request).await?;
+        let response = next.run(request).await?;
         if let Some(refusal) = response.extensions().get::<Refusal>() {
             let challenge = response.headers().get(WWW_AUTHENTICATE);
             let error = |tool: Option<&str>| {
@@ -115,10 +115,8 @@ impl Surface {
                 [op] => told(Some(*op)),
                 rows => Answered::of_batch(rows.iter().map(|op| told(Some(*op))).collect()),
             };
+            *answer.extensions_mut() = response.into_parts().0.extensions;
             answer.extensions_mut().insert(told);
-            if let Some(operator) = response.extensions_mut().remove::<Operator>() {
-                answer.extensions_mut().insert(operator);
-            }
             return Ok(answer);
         }
         Ok(response)
