@@ -2056,12 +2056,35 @@ fn anything() -> Request<Bytes> {
 }
 
 #[tokio::test]
+async fn a_signed_buyers_token_that_does_not_do_is_told_as_the_tokens_fault() {
+    let world = World::new().await;
+    let request = with_token(with_key(post("/offers", &offer_body(FLOOR))), "nonsense");
+    let answer = world.send(signed(&world.buyer, request)).await;
+    assert_eq!(answer.refusal(), UNKNOWN);
+    assert_eq!(challenge(&answer), Some(&*invalid_token()));
+}
+
+#[tokio::test]
 async fn the_layer_alone_says_with_every_401_where_to_get_a_token() {
     let world = World::new().await;
     let service = alone(&world);
     let nonsense = with_token(anything(), "nonsense");
+    world.grants.set(
+        "unregistered",
+        client_token("client-nobody-knows", NOW + 60),
+    );
+    let scheme = |value: &'static str| {
+        let mut request = anything();
+        let value = http::HeaderValue::from_static(value);
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+        request
+    };
     for (request, expected) in [
         (anything(), CHALLENGE),
+        // No token was understood, or another one of the same client would do no better.
+        (scheme("Basic YTpi"), CHALLENGE),
+        (scheme("Bearer a b"), CHALLENGE),
+        (with_token(anything(), "unregistered"), CHALLENGE),
         (nonsense.clone(), &*invalid_token()),
         // It is the signature that does not do.
         (signed(&stranger(&world), nonsense), CHALLENGE),

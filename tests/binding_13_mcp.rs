@@ -1750,6 +1750,103 @@ async fn whatever_is_beside_a_call_in_its_batch_its_refusal_is_recorded() {
 }
 
 #[tokio::test]
+async fn what_calls_nothing_enters_no_record_and_opens_nothing() {
+    let market = market().await;
+    let accept = |id: Value| {
+        let mut message = message("accept_offer", keyed(json!({"offer_id": "off_none"})));
+        message["id"] = id;
+        message
+    };
+    let without = |member: &str| {
+        let mut message = accept(json!(3));
+        message.as_object_mut().unwrap().remove(member);
+        message
+    };
+    let positional =
+        json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": ["accept_offer"]});
+    let decoys = [
+        json!(["tools/call", ["accept_offer"]]),
+        positional,
+        without("jsonrpc"),
+        without("id"),
+        accept(json!(null)),
+        accept(json!(1.5)),
+    ];
+    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    let bodies = || {
+        let mut bodies: Vec<String> = decoys
+            .iter()
+            .map(|d| json!([ping, d]).to_string())
+            .collect();
+        bodies.push(without("id").to_string());
+        // Neither of two with one id, none of more than twenty, and none of what is no JSON.
+        bodies.push(json!([accept(json!(2)), accept(json!(2))]).to_string());
+        bodies.push(
+            (0..21)
+                .map(|id| accept(json!(id)))
+                .collect::<Value>()
+                .to_string(),
+        );
+        bodies.push(
+            json!([accept(json!(2))])
+                .to_string()
+                .replacen('{', r#"{"a":1,"a":2,"#, 1),
+        );
+        bodies
+    };
+    let send = async |body: String, headers: &[(&'static str, String)]| {
+        let mut request = posted(oauth(SELLER_UNBOUND), &json!({}));
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        *request.body_mut() = Bytes::from(body);
+        market.send(request).await
+    };
+    let another = [("ucp-agent", format!("profile=\"{BUYERS}\""))];
+    let none = market.gateway_chain().await.len();
+    for body in bodies() {
+        let answer = send(body.clone(), &another).await;
+        assert!(
+            answer.body.to_string().contains("operator_unknown"),
+            "{body}"
+        );
+        assert_eq!(market.gateway_chain().await.len(), none, "{body}");
+    }
+    let old = [
+        another[0].clone(),
+        ("mcp-protocol-version", "2025-06-18".into()),
+    ];
+    send(
+        json!([accept(json!(1)), accept(json!(2))]).to_string(),
+        &old,
+    )
+    .await;
+    assert_eq!(
+        market.gateway_chain().await.len(),
+        none,
+        "a revision without batches"
+    );
+
+    // A token that is not current answers no neighbour of what calls nothing, nor of a call.
+    market.grants.revoke(SELLER_UNBOUND);
+    let revoked = |error: &Value| error["error"]["data"]["code"] == "grant_revoked";
+    for decoy in &decoys {
+        let answer = send(json!([ping, decoy]).to_string(), &[]).await;
+        assert!(revoked(&answer.body[0]), "{decoy}: {}", answer.body);
+    }
+    assert_eq!(market.gateway_chain().await.len(), none);
+    let beside = send(json!([ping, accept(json!(2))]).to_string(), &[]).await;
+    assert!(
+        revoked(&beside.body[0]) && revoked(&beside.body[1]),
+        "{}",
+        beside.body
+    );
+    assert_eq!(market.gateway_chain().await.len(), none + 1);
+    // What asks for no answer is refused alike, whatever it would have called.
+    assert_eq!(send(without("id").to_string(), &[]).await.status, 403);
+}
+
+#[tokio::test]
 async fn arguments_that_are_none_are_refused_in_the_form_of_the_tools() {
     let market = market().await;
     for arguments in [json!(null), json!([]), json!("x"), json!(5), json!(false)] {

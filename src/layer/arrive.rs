@@ -193,6 +193,8 @@ pub struct Answered {
     pub replayed: bool,
     /// How each call of several was answered, in a batch over MCP; nothing else is then told.
     pub calls: Vec<Answered>,
+    /// Whether it was refused for the access token itself.
+    pub(crate) of_token: bool,
 }
 
 impl Answered {
@@ -206,6 +208,7 @@ impl Answered {
             refused: extensions.get().map(Refusal::code),
             replayed: extensions.get::<Replayed>().is_some(),
             calls: Vec::new(),
+            of_token: extensions.get().is_some_and(|r: &Refusal| r.of_token),
         }
     }
 
@@ -219,6 +222,7 @@ impl Answered {
             refused: None,
             replayed: false,
             calls,
+            of_token: false,
         }
     }
 }
@@ -385,11 +389,12 @@ pub(crate) fn stated<B>(response: &Response<B>) -> Option<Decision> {
     }
 }
 
-/// The refusal's code, of a tool call too.
-pub(super) fn refused(response: &Response<Body>) -> Option<Code> {
+/// Whether it is refused for the access token that came with it, as a tool call too.
+pub(super) fn is_of_token(response: &Response<Body>) -> bool {
     let extensions = response.extensions();
-    let told = || extensions.get::<Answered>()?.refused;
-    extensions.get().map(Refusal::code).or_else(told)
+    let refused = extensions.get::<Refusal>().map(|r| r.of_token);
+    let told = || extensions.get::<Answered>().map(|a| a.of_token);
+    refused.or_else(told).unwrap_or_default()
 }
 
 /// A refusal as a response of the stack.

@@ -31,7 +31,7 @@ use http::{
     header::{CONTENT_TYPE, WWW_AUTHENTICATE},
     request::Parts,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{
     Map, Value, json,
     value::{RawValue, to_raw_value},
@@ -59,7 +59,7 @@ use crate::{
     },
     service::{
         discovery::tools::{self, META, id_of, query_of},
-        tools::{BATCH_LIMIT, Call, Error, Mcp, Outcome, Tool, ToolResult, Tools},
+        tools::{Call, Error, Mcp, Messages, Outcome, Tool, ToolResult, Tools},
     },
     store::BoxFuture,
     wire::jcs,
@@ -86,9 +86,15 @@ impl Surface {
             return Ok(response);
         }
         let headers = request.headers().clone();
-        let route = |body: &[u8]| Route::Tools(called(body));
+        let unanswered = Unanswered::default();
+        let route = |body: &[u8]| {
+            let messages = Messages::read(&headers, body);
+            let called = called(&messages);
+            *unanswered.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(messages);
+            Route::Tools(called)
+        };
         let limit = limit.min(self.0.body_limit());
-        let (arrived, request) = match Arrived::collect(request, route, limit).await {
+        let (arrived, mut request) = match Arrived::collect(request, route, limit).await {
             Ok(arrived) => arrived,
             Err(refusal) => {
                 let error = Error::invalid_request(refusal.message().to_owned());
@@ -96,6 +102,7 @@ impl Surface {
                 return Ok(self.0.refuse(&headers, &[], error));
             }
         };
+        request.extensions_mut().insert(unanswered.clone());
         let response = next.run(request).await?;
         if let Some(refusal) = response.extensions().get::<Refusal>() {
             let challenge = response.headers().get(WWW_AUTHENTICATE);
@@ -108,7 +115,9 @@ impl Surface {
                     None => error,
                 }
             };
-            let mut answer = self.0.refuse_each(&headers, arrived.body(), error);
+            let messages = taken(&unanswered.0);
+            let messages = messages.unwrap_or_else(|| Messages::read(&headers, arrived.body()));
+            let mut answer = self.0.refuse_messages(&headers, messages, error);
             let told = |op: Option<Op>| Answered::of(op, &response);
             let told = match arrived.rows() {
                 [] => told(None),
@@ -123,38 +132,22 @@ impl Surface {
     }
 }
 
-/// What a body calls. It is looked at before anybody is known, since who is refused, and how, depends on the row (S1).
-fn called(body: &[u8]) -> Called {
-    #[derive(Deserialize)]
-    struct Message<'a> {
-        #[serde(borrow)]
-        method: Cow<'a, str>,
-        #[serde(borrow)]
-        params: Option<Params<'a>>,
+/// What a request holds, until somebody answers it: the tools, or who refuses it before them.
+#[derive(Clone, Default)]
+struct Unanswered(Arc<Mutex<Option<Messages>>>);
+
+/// What a request calls. Who is refused, and how, depends on the row (S1).
+fn called(messages: &Messages) -> Called {
+    let rows = messages.tools().filter_map(tools::find);
+    let mut rows: Vec<Op> = rows.map(|(op, _)| op).collect();
+    match rows.pop() {
+        None => Called::Other,
+        Some(op) if !messages.is_batch() => Called::Tool(op),
+        Some(last) => {
+            rows.push(last);
+            Called::Tools(rows)
+        }
     }
-    #[derive(Deserialize)]
-    struct Params<'a> {
-        #[serde(borrow)]
-        name: Option<Cow<'a, str>>,
-    }
-    let row = |message: Message<'_>| {
-        let name = message.params?.name?;
-        let (op, _) = tools::find(&name).filter(|_| message.method == "tools/call")?;
-        Some(op)
-    };
-    if body.trim_ascii_start().first() == Some(&b'[') {
-        // What is no message is refused in its place, and its neighbours are not.
-        let batch = serde_json::from_slice::<Vec<&RawValue>>(body).unwrap_or_default();
-        let messages = batch.iter().take(BATCH_LIMIT);
-        let messages = messages.filter_map(|message| serde_json::from_str(message.get()).ok());
-        let rows: Vec<Op> = messages.filter_map(row).collect();
-        return match rows.is_empty() {
-            true => Called::Other,
-            false => Called::Tools(rows),
-        };
-    }
-    let message = serde_json::from_slice(body).ok();
-    message.and_then(row).map_or(Called::Other, Called::Tool)
 }
 
 /// The inner half, within the authentication: answers MCP, and runs the rest of the stack for each call of a row.
@@ -208,21 +201,24 @@ async fn answer<N: Next>(
         answered: Mutex::default(),
     });
     let (request, _) = request.into_parts();
-    let body = arrived.body();
+    let messages = request.extensions.get::<Unanswered>();
+    let Some(mut messages) = messages.and_then(|unanswered| taken(&unanswered.0)) else {
+        let refusal = put_together_wrongly("what /mcp was sent: put the arrival outside");
+        return Ok(super::arrive::refuse(&refusal));
+    };
+    // Rows look at the grant themselves; what is beside them is refused as it would be alone.
+    if matches!(arrived.route(), Route::Tools(Called::Tools(_)))
+        && let Err(refusal) = config.grant.live(&request.extensions)
+    {
+        messages.refuse_beside(|tool| tools::find(tool).is_some(), &refused(&refusal));
+    }
+    let server = &config.server;
     let mut response = match &config.others {
         Some(others) => {
-            let others = Current {
-                others: others.clone(),
-                grant: config.grant.clone(),
-            };
-            let both = tools.clone().and(others);
-            let server = &config.server;
-            server.answer_admitted(&both, &request, body).await
+            let both = tools.clone().and(others.clone());
+            server.answer_messages(&both, &request, messages).await
         }
-        None => {
-            let server = &config.server;
-            server.answer_admitted(&tools, &request, body).await
-        }
+        None => server.answer_messages(&tools, &request, messages).await,
     };
     if let Some(error) = taken(&tools.lost) {
         return Err(error);
@@ -299,41 +295,6 @@ impl<N: Next> Tools for RctpTools<N> {
         let op = tools::find(tool.name()).map(|(op, _)| op);
         self.tell(op, &super::arrive::refuse(&refusal));
         Err(refused(&refusal))
-    }
-}
-
-/// The marketplace's own tools. Among the calls of rows, whose grant each looks at for itself, nothing else has looked
-/// whether the token is current.
-struct Current {
-    others: Arc<dyn Tools>,
-    grant: CheckGrant,
-}
-
-impl Tools for Current {
-    fn find(&self, name: &str) -> Option<Tool> {
-        self.others.find(name)
-    }
-
-    fn list<'a>(&'a self, caller: &'a Parts) -> BoxFuture<'a, Result<Vec<Tool>, Error>> {
-        self.others.list(caller)
-    }
-
-    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Outcome> {
-        Box::pin(async move {
-            if call.batched {
-                let carried = self.grant.carried(&call.request.extensions).await;
-                carried.map_err(|refusal| refused(&refusal))?;
-            }
-            self.others.call(call).await
-        })
-    }
-
-    fn varies(&self) -> bool {
-        self.others.varies()
-    }
-
-    fn busy(&self, tool: &Tool) -> Outcome {
-        self.others.busy(tool)
     }
 }
 

@@ -246,7 +246,8 @@ pub(crate) fn live(
         return Err(Refusal::forbid(
             Reason::GrantInvalid,
             "the authorization server does not know this access token; obtain a grant from the seller",
-        ));
+        )
+        .of_token());
     }
     if !introspection.binding_holds(signed_by) {
         // Whoever uses another's token is not the seller's agent, so the refusal is not the seller's to keep (R30).
@@ -258,7 +259,8 @@ pub(crate) fn live(
                 }
                 None => "this token is bound to a key; sign the request with that key",
             },
-        ));
+        )
+        .of_token());
     }
     let refuse = |reason, message: &'static str| {
         Err(Refusal::forbid(reason, message).of_seller(introspection.sub.clone()))
@@ -280,7 +282,8 @@ pub(crate) fn live(
         return refuse(
             Reason::GrantInvalid,
             "the access token has expired; refresh it and retry",
-        );
+        )
+        .map_err(Refusal::of_token);
     }
     Ok(())
 }

@@ -321,7 +321,6 @@ fn segments(path: &str) -> impl Iterator<Item = &str> + Clone {
     })
 }
 
-/// Whether the segment is one of the table's first ones, in any case.
 /// The first segments of the table's paths.
 const FIRST: [&str; 5] = ["listings", "offers", "deals", "approvals", "account"];
 

@@ -181,6 +181,8 @@ pub struct Refusal {
     fields: Box<[Violation]>,
     /// The seller whose grant was refused, where introspection told; for the record only.
     pub(crate) sub: Option<String>,
+    /// Whether the access token itself does not do: another one may (RFC 6750 §3.1, `invalid_token`).
+    pub(crate) of_token: bool,
 }
 
 #[derive(Serialize)]
@@ -208,7 +210,15 @@ impl Refusal {
             listing_id: None,
             fields: Box::default(),
             sub: None,
+            of_token: false,
         }
+    }
+
+    /// Says that the access token itself does not do: it is unknown, out of date, or not bound to the key that signs.
+    #[must_use]
+    pub(crate) fn of_token(mut self) -> Self {
+        self.of_token = true;
+        self
     }
 
     /// A decision to forbid.

@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 
 use self::operators::{InForce, Operator, Operators, Profiles, Replaced};
 use super::{
-    arrive::{self, Arrived, Called, Route, refuse, refused},
+    arrive::{self, Arrived, Called, Route, is_of_token, refuse},
     body::Body,
     context::Clock,
     grant::introspection::{Introspect, IntrospectError},
@@ -49,7 +49,7 @@ use crate::{
         grant::{self, Introspection},
         operation::{Operation, Side, Verb},
         profile::{Duties, ProfileError},
-        refusal::{Code, Reason, Refusal},
+        refusal::{Reason, Refusal},
         time::Timestamp,
     },
     store::BoxFuture,
@@ -304,9 +304,6 @@ impl Step for Authenticate {
             return next.run(request).await;
         }
         let (mut parts, body) = request.into_parts();
-        let bears = parts.headers.contains_key(header::AUTHORIZATION);
-        let signed = is_signed(&parts.headers);
-        let mut unknown = false;
         let mut response = match self.0.authenticate(&parts, &arrived).await {
             Ok(Proven {
                 caller,
@@ -326,7 +323,6 @@ impl Step for Authenticate {
                 response
             }
             Err(Refused { refusal, proven }) => {
-                unknown = proven.is_none();
                 let refusal = match arrived.row() {
                     Some(row) => refusal.action(row.verb),
                     None => refusal,
@@ -345,9 +341,7 @@ impl Step for Authenticate {
         };
         let challenge = &self.0.surface(&arrived).challenge;
         if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (response.status(), challenge) {
-            let of_token = (unknown && !signed)
-                || refused(&response) == Some(Code::Reason(Reason::GrantInvalid));
-            let said = match bears && of_token {
+            let said = match is_of_token(&response) {
                 true => &challenge.invalid_token,
                 false => &challenge.plain,
             };
@@ -385,10 +379,6 @@ impl From<Refusal> for Refused {
     }
 }
 
-fn is_signed(headers: &HeaderMap) -> bool {
-    headers.contains_key("signature") || headers.contains_key("signature-input")
-}
-
 impl Config {
     fn surface(&self, arrived: &Arrived) -> &Surface {
         match arrived.is_mcp() {
@@ -401,7 +391,7 @@ impl Config {
         let now = self.clock.now();
         let headers = &parts.headers;
         // R1: a signature header commits.
-        if is_signed(headers) {
+        if headers.contains_key("signature") || headers.contains_key("signature-input") {
             if !self.mechanisms.http_signature {
                 return Err(self.no_mechanism(arrived).into());
             }
@@ -562,6 +552,7 @@ impl Config {
                 arrived.row(),
                 "the authorization server does not know this access token",
             )
+            .of_token()
             .into());
         }
         // Where it should have been signed, holding the token proves nothing: there is no caller to record (R30).
@@ -570,6 +561,7 @@ impl Config {
                 Reason::GrantInvalid,
                 "this token is bound to a key; sign the request with that key",
             )
+            .of_token()
             .into());
         }
         let client = introspection.client_id.clone();

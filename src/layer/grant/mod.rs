@@ -69,6 +69,16 @@ impl CheckGrant {
         let grant = self.0.check(extensions, Some(row)).await?;
         self.0.given_to(extensions, grant)
     }
+
+    /// Whether the token that proves the caller is current, where no row asks for more: what the authentication looks at
+    /// for a request without a row.
+    pub(crate) fn live(&self, extensions: &Extensions) -> Result<(), Refusal> {
+        let bearer = extensions.get::<Bearer>();
+        match bearer.and_then(|bearer| bearer.introspection.as_ref()) {
+            Some(introspection) => grant::live(introspection, None, self.0.clock.now()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Step for CheckGrant {
@@ -263,7 +273,7 @@ fn own_token(
     caller: &Caller,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let unknown = |message| Err(Refusal::forbid(Reason::OperatorUnknown, message));
+    let unknown = |message| Err(Refusal::forbid(Reason::OperatorUnknown, message).of_token());
     if !introspection.known() {
         return unknown("the authorization server does not know this access token");
     }
@@ -271,7 +281,8 @@ fn own_token(
         return Err(Refusal::forbid(
             Reason::GrantInvalid,
             "a key-bound token goes with a signature of its key, an unbound one with none",
-        ));
+        )
+        .of_token());
     }
     let grant = introspection.is_grant() || introspection.grant_status.is_some();
     let current = introspection.active && introspection.exp.is_none_or(|exp| now.secs() < exp);

@@ -1,7 +1,6 @@
 //! The MCP endpoint: from an HTTP request to its answer.
 
 use std::{
-    collections::HashMap,
     convert::Infallible,
     fmt,
     sync::Arc,
@@ -20,7 +19,7 @@ use tower::{BoxError, Service};
 use super::{
     http::{Form, Guard, busy, check_content_type, method_not_allowed},
     limit::{CallLimit, Limit},
-    message::{Id, Message, NoMessage, Reply},
+    message::{Id, Message, Messages, NoMessage, Reply},
     outcome::{Error, ToolResult, code},
     revision::{self, META_SERVER, Revision},
     set::{Call, Tools},
@@ -31,12 +30,8 @@ use crate::{
         arrive::BODY_LIMIT,
         body::{Body, CollectError},
     },
-    protocol::schema,
     store::BoxFuture,
 };
-
-/// The most messages in a batch.
-pub const BATCH_LIMIT: usize = 20;
 
 /// A setting of [`Mcp`] that cannot be: which, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -205,24 +200,27 @@ impl Mcp {
             return Form::Json.response(Reply::error(None, error));
         }
         match self.read(Body::new(body)).await {
-            Ok(body) => self.answer_admitted(tools, &parts, &body).await,
+            Ok(body) => {
+                let messages = Messages::read(&parts.headers, &body);
+                self.answer_messages(tools, &parts, messages).await
+            }
             Err(error) => Form::of(&parts.headers).response(Reply::error(None, error)),
         }
     }
 
-    /// The same where [`Mcp::turned_away`] has let the request pass, and its body is there. A place is taken only now:
+    /// The same where [`Mcp::turned_away`] has let the request pass, and its body has been read. A place is taken only now:
     /// whoever sends slowly keeps nobody else out.
-    pub(crate) async fn answer_admitted<T>(
+    pub(crate) async fn answer_messages<T>(
         &self,
         tools: &T,
         request: &Parts,
-        body: &[u8],
+        messages: Messages,
     ) -> Response<Body>
     where
         T: Tools + ?Sized,
     {
         // Boxed, since the layers move it several times before it runs.
-        let reply = Box::pin(self.reply(tools, request, body));
+        let reply = Box::pin(self.reply(tools, request, messages));
         let reply = self.requests.run(reply).await;
         match reply.unwrap_or_else(|_| Some(Reply::error(None, busy()))) {
             Some(reply) => Form::of(&request.headers).response(reply),
@@ -237,34 +235,30 @@ impl Mcp {
     /// Answers a request that a layer outside refuses as a whole, such as one that nobody has signed: the error with the
     /// id of the message, where that can be read; in a batch, in the place of each request.
     pub fn refuse(&self, headers: &HeaderMap, body: &[u8], error: Error) -> Response<Body> {
-        self.refuse_each(headers, body, |_| error.clone())
+        let messages = Messages::read(headers, body);
+        self.refuse_messages(headers, messages, |_| error.clone())
     }
 
     /// The same with an error for each message, by the name of the tool that it calls.
-    pub(crate) fn refuse_each(
+    pub(crate) fn refuse_messages(
         &self,
         headers: &HeaderMap,
-        body: &[u8],
+        messages: Messages,
         error: impl Fn(Option<&str>) -> Error,
     ) -> Response<Body> {
-        let value = schema::parse(body).unwrap_or_default();
-        let refused = |message| match Message::read(message) {
-            Ok(Message::Request { id, method, params }) => {
-                let name = params.get("name").and_then(Value::as_str);
-                let name = name.filter(|_| method == "tools/call");
-                Some(Reply::error(Some(&id), error(name)))
+        let refused = |message: Result<Message, NoMessage>| match message {
+            Ok(message @ Message::Request { .. }) => {
+                Some(Reply::error(message.id(), error(message.tool())))
             }
             Ok(Message::Notification | Message::Response) => None,
             Err(NoMessage { id, .. }) => Some(Reply::error(id.as_ref(), error(None))),
         };
-        let reply = match value {
-            Value::Array(messages)
-                if check_batch(&Revision::of_headers(headers), messages.len()).is_ok() =>
-            {
+        let reply = match messages {
+            Messages::Batch(messages) => {
                 let replies: Vec<_> = messages.into_iter().filter_map(refused).collect();
                 (!replies.is_empty()).then(|| Reply::batch(&replies))
             }
-            message => refused(message),
+            Messages::One(message) => refused(message),
         };
         // What asks for no answer is refused by the status alone.
         let reply = reply.unwrap_or_else(|| {
@@ -309,62 +303,23 @@ impl Mcp {
         })
     }
 
-    /// The answer to what the body holds; none to notifications.
-    async fn reply<T>(&self, tools: &T, request: &Parts, body: &[u8]) -> Option<Reply>
+    /// The answer to what the body holds; none to notifications. The messages of a batch run side by side, as JSON-RPC 2.0 §6
+    /// has it; their answers stand in their order.
+    async fn reply<T>(&self, tools: &T, request: &Parts, messages: Messages) -> Option<Reply>
     where
         T: Tools + ?Sized,
     {
-        let value = match schema::parse(body) {
-            Ok(value) => value,
-            Err(malformed) => {
-                let error = Error::new(code::PARSE_ERROR, malformed.to_string());
-                return Some(Reply::error(
-                    None,
-                    error.with_status(StatusCode::BAD_REQUEST),
-                ));
+        let exchange = |batched| Exchange { request, batched };
+        match messages {
+            Messages::One(message) => self.message(tools, exchange(false), message).await,
+            Messages::Batch(messages) => {
+                let replies = messages
+                    .into_iter()
+                    .map(|message| self.message(tools, exchange(true), message));
+                let replies: Vec<Reply> = join_all(replies).await.into_iter().flatten().collect();
+                (!replies.is_empty()).then(|| Reply::batch(&replies))
             }
-        };
-        let revision = Revision::of_headers(&request.headers);
-        if let Value::Array(messages) = value {
-            return match check_batch(&revision, messages.len()) {
-                Ok(()) => self.batch(tools, request, messages).await,
-                Err(error) => Some(Reply::error(None, error)),
-            };
         }
-        let exchange = Exchange {
-            request,
-            batched: false,
-        };
-        let message = match (Message::read(value), revision) {
-            (Ok(Message::Response), Ok(Some(revision))) if revision.is_stateless() => {
-                let error = Error::invalid_request("the server asks nothing of its clients");
-                Err(NoMessage { id: None, error })
-            }
-            // A request's own errors, this one too, come with its id.
-            (Ok(Message::Notification | Message::Response), Err(error)) => {
-                Err(NoMessage { id: None, error })
-            }
-            (message, _) => message,
-        };
-        self.message(tools, exchange, message).await
-    }
-
-    /// The messages of a batch run side by side, as JSON-RPC 2.0 §6 has it; their answers stand in their order.
-    async fn batch<T>(&self, tools: &T, request: &Parts, messages: Vec<Value>) -> Option<Reply>
-    where
-        T: Tools + ?Sized,
-    {
-        let exchange = Exchange {
-            request,
-            batched: true,
-        };
-        let mut messages: Vec<_> = messages.into_iter().map(Message::read).collect();
-        refuse_in_batch(&mut messages);
-        let replies = messages
-            .into_iter()
-            .map(|message| self.message(tools, exchange, message));
-        let replies: Vec<Reply> = join_all(replies).await.into_iter().flatten().collect();
-        (!replies.is_empty()).then(|| Reply::batch(&replies))
     }
 
     async fn message<T>(
@@ -593,48 +548,6 @@ struct Listed {
     tools: Vec<Tool>,
     #[serde(flatten)]
     caching: Option<Caching>,
-}
-
-/// Only 2025-03-26 has batches, and it is what a request without the header speaks.
-fn check_batch(revision: &Result<Option<Revision>, Error>, messages: usize) -> Result<(), Error> {
-    if !matches!(revision, Ok(None | Some(Revision::V2025_03_26))) {
-        return Err(Error::invalid_request(
-            "this revision of MCP has no batches; send each message by itself",
-        ));
-    }
-    match messages {
-        0 => Err(Error::invalid_request("the batch is empty")),
-        1..=BATCH_LIMIT => Ok(()),
-        _ => Err(Error::invalid_request(format!(
-            "a batch has at most {BATCH_LIMIT} messages"
-        ))),
-    }
-}
-
-/// Refuses requests that no client could tell apart by their answers, and the handshake, which stands alone
-/// (2025-03-26, Lifecycle).
-fn refuse_in_batch(messages: &mut [Result<Message, NoMessage>]) {
-    let mut uses: HashMap<Id, usize> = HashMap::new();
-    for message in &*messages {
-        // What is no message is answered under its id as well.
-        if let Ok(Message::Request { id, .. }) | Err(NoMessage { id: Some(id), .. }) = message {
-            *uses.entry(id.clone()).or_default() += 1;
-        }
-    }
-    for message in messages {
-        let Ok(Message::Request { id, method, .. }) = &*message else {
-            continue;
-        };
-        let why = match &**method {
-            _ if uses[id] > 1 => "several requests of the batch have this id",
-            "initialize" => "initialize goes by itself, not in a batch",
-            _ => continue,
-        };
-        *message = Err(NoMessage {
-            id: Some(id.clone()),
-            error: Error::invalid_request(why),
-        });
-    }
 }
 
 /// A server with its tools, as a Tower service: one path, `POST` only. It never fails; errors are answers.

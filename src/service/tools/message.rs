@@ -1,10 +1,19 @@
-//! JSON-RPC 2.0: which message is it, and what goes back.
+//! JSON-RPC 2.0: which messages are there, and what goes back.
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use std::collections::HashMap;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
-use super::outcome::Error;
+use super::{
+    outcome::{Error, code},
+    revision::Revision,
+};
+use crate::protocol::schema;
+
+/// The most messages in a batch.
+pub const BATCH_LIMIT: usize = 20;
 
 /// A request's id, sent back as it came: a string or an integer, as MCP has it; never `null`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -26,7 +35,7 @@ impl Id {
     }
 }
 
-pub(super) enum Message {
+pub(crate) enum Message {
     Request {
         id: Id,
         method: String,
@@ -38,12 +47,138 @@ pub(super) enum Message {
 }
 
 /// Something that is no message, with its id where that can be told.
-pub(super) struct NoMessage {
+pub(crate) struct NoMessage {
     pub(super) id: Option<Id>,
     pub(super) error: Error,
 }
 
+/// What a body holds. Whoever asks what is in it, before the endpoint or within, asks this.
+pub(crate) enum Messages {
+    One(Result<Message, NoMessage>),
+    Batch(Vec<Result<Message, NoMessage>>),
+}
+
+impl Messages {
+    /// Reads a body. What is malformed as a whole is one thing that is no message.
+    pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Self {
+        let whole = |error| Self::One(Err(NoMessage { id: None, error }));
+        let value = match schema::parse(body) {
+            Ok(value) => value,
+            Err(malformed) => {
+                let error = Error::new(code::PARSE_ERROR, malformed.to_string());
+                return whole(error.with_status(StatusCode::BAD_REQUEST));
+            }
+        };
+        let revision = Revision::of_headers(headers);
+        if let Value::Array(messages) = value {
+            if let Err(error) = check_batch(&revision, messages.len()) {
+                return whole(error);
+            }
+            let mut messages: Vec<_> = messages.into_iter().map(Message::read).collect();
+            refuse_in_batch(&mut messages);
+            return Self::Batch(messages);
+        }
+        match (Message::read(value), revision) {
+            (Ok(Message::Response), Ok(Some(revision))) if revision.is_stateless() => whole(
+                Error::invalid_request("the server asks nothing of its clients"),
+            ),
+            // A request's own errors, this one too, come with its id.
+            (Ok(Message::Notification | Message::Response), Err(error)) => whole(error),
+            (message, _) => Self::One(message),
+        }
+    }
+
+    /// The tools that its requests call, in their order.
+    pub(crate) fn tools(&self) -> impl Iterator<Item = &str> {
+        let messages = match self {
+            Self::One(message) => std::slice::from_ref(message),
+            Self::Batch(messages) => messages,
+        };
+        messages.iter().flatten().filter_map(Message::tool)
+    }
+
+    pub(crate) fn is_batch(&self) -> bool {
+        matches!(self, Self::Batch(_))
+    }
+
+    /// Puts an error in the place of each request of a batch but calls of these tools.
+    pub(crate) fn refuse_beside(&mut self, tools: impl Fn(&str) -> bool, error: &Error) {
+        let Self::Batch(messages) = self else {
+            return;
+        };
+        for message in messages {
+            if let Ok(Message::Request { id, .. }) = &*message
+                && !message.iter().filter_map(Message::tool).any(&tools)
+            {
+                *message = Err(NoMessage {
+                    id: Some(id.clone()),
+                    error: error.clone(),
+                });
+            }
+        }
+    }
+}
+
+/// Only 2025-03-26 has batches, and it is what a request without the header speaks.
+fn check_batch(revision: &Result<Option<Revision>, Error>, messages: usize) -> Result<(), Error> {
+    if !matches!(revision, Ok(None | Some(Revision::V2025_03_26))) {
+        return Err(Error::invalid_request(
+            "this revision of MCP has no batches; send each message by itself",
+        ));
+    }
+    match messages {
+        0 => Err(Error::invalid_request("the batch is empty")),
+        1..=BATCH_LIMIT => Ok(()),
+        _ => Err(Error::invalid_request(format!(
+            "a batch has at most {BATCH_LIMIT} messages"
+        ))),
+    }
+}
+
+/// Refuses requests that no client could tell apart by their answers, and the handshake, which stands alone
+/// (2025-03-26, Lifecycle).
+fn refuse_in_batch(messages: &mut [Result<Message, NoMessage>]) {
+    let mut uses: HashMap<Id, usize> = HashMap::new();
+    for message in &*messages {
+        // What is no message is answered under its id as well.
+        if let Ok(Message::Request { id, .. }) | Err(NoMessage { id: Some(id), .. }) = message {
+            *uses.entry(id.clone()).or_default() += 1;
+        }
+    }
+    for message in messages {
+        let Ok(Message::Request { id, method, .. }) = &*message else {
+            continue;
+        };
+        let why = match &**method {
+            _ if uses[id] > 1 => "several requests of the batch have this id",
+            "initialize" => "initialize goes by itself, not in a batch",
+            _ => continue,
+        };
+        *message = Err(NoMessage {
+            id: Some(id.clone()),
+            error: Error::invalid_request(why),
+        });
+    }
+}
+
 impl Message {
+    pub(super) fn id(&self) -> Option<&Id> {
+        match self {
+            Self::Request { id, .. } => Some(id),
+            Self::Notification | Self::Response => None,
+        }
+    }
+
+    /// The tool that it calls.
+    pub(super) fn tool(&self) -> Option<&str> {
+        match self {
+            Self::Request { method, params, .. } if method == "tools/call" => {
+                params.get("name")?.as_str()
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn read(value: Value) -> Result<Self, NoMessage> {
         let Value::Object(mut members) = value else {
             return Err(NoMessage {

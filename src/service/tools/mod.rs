@@ -89,11 +89,13 @@ mod set;
 mod tool;
 
 pub use self::{
-    endpoint::{BATCH_LIMIT, BadSetting, Endpoint, Mcp, McpBuilder},
+    endpoint::{BadSetting, Endpoint, Mcp, McpBuilder},
     limit::CallLimit,
-    message::Id,
+    message::{BATCH_LIMIT, Id},
     outcome::{Content, Error, Outcome, ToolResult, code},
     revision::Revision,
     set::{And, Call, ToolFn, Tools, tool_fn},
     tool::{BadTool, Tool, ToolBuilder},
 };
+
+pub(crate) use self::message::Messages;
