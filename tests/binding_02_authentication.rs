@@ -1641,21 +1641,27 @@ async fn a_signed_request_needs_a_token_that_is_bound_to_its_key() {
             NOW + 800,
         ),
     );
+    let offers = |token| with_token(get(&format!("/offers?listing_id={LISTING}")), token);
     for (token, expected) in [
         (SELLER_TOKEN, (200, "")),
         (SELLER_UNBOUND, GRANT_INVALID),
         ("bound-elsewhere", GRANT_INVALID),
         ("nonsense", GRANT_INVALID),
     ] {
-        let request = with_token(get(&format!("/offers?listing_id={LISTING}")), token);
-        let answer = world.send(signed(&world.seller, request)).await;
+        let answer = world.send(signed(&world.seller, offers(token))).await;
         assert_eq!(answer.refusal(), expected, "{token}");
+        let at_fault = (answer.status == 401).then(invalid_token);
+        assert_eq!(challenge(&answer), at_fault.as_deref(), "{token}");
     }
+    let unsigned = world.send(offers(SELLER_TOKEN)).await;
+    assert_eq!(unsigned.refusal(), GRANT_INVALID);
+    assert_eq!(challenge(&unsigned), Some(&*invalid_token()));
     // A buyer's own token beside its signature, too.
     let answer = world
         .send(signed(&world.buyer, with_token(offer(), BUYER_TOKEN)))
         .await;
     assert_eq!(answer.refusal(), GRANT_INVALID);
+    assert_eq!(challenge(&answer), Some(&*invalid_token()));
     world.grants.change(BUYER_TOKEN, |i| {
         i.cnf = Some(Confirmation {
             jkt: Some(world.buyer.kid().to_owned()),

@@ -22,7 +22,7 @@ use common::{
     SELLER_UNBOUND, Service, deal_terms, get, grant, listing, offer_body, post, public_terms,
     with_token,
 };
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 use http_body_util::BodyExt;
 use jsonschema::Validator;
 use market::{BUYERS, Backing, Call, Market, OTHERS, around, fits, fresh_key, operators, send_to};
@@ -33,7 +33,7 @@ use tower_rctp::{
     Rctp, RctpBuilder,
     layer::{
         arrive::Answered,
-        authenticate::operators::Operator,
+        authenticate::{Mechanisms, NotRegistered, Registration, Registry, operators::Operator},
         body::Body,
         context::{Ids, NoRandomness},
         mcp::{MCP, REFUSED},
@@ -51,7 +51,7 @@ use tower_rctp::{
         terms::{Floor, PrivateTerms},
     },
     service::tools::{CallLimit, Mcp, Tool, ToolResult, Tools, tool_fn},
-    store::MemoryStore,
+    store::{BoxFuture, MemoryStore},
     wire::{
         digest::{CONTENT_DIGEST, content_digest, sha256},
         jws,
@@ -1764,6 +1764,8 @@ async fn what_calls_nothing_enters_no_record_and_opens_nothing() {
     };
     let positional =
         json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": ["accept_offer"]});
+    let mut numbered_meta = accept(json!(3));
+    numbered_meta["params"]["_meta"] = json!(3);
     let decoys = [
         json!(["tools/call", ["accept_offer"]]),
         positional,
@@ -1771,6 +1773,7 @@ async fn what_calls_nothing_enters_no_record_and_opens_nothing() {
         without("id"),
         accept(json!(null)),
         accept(json!(1.5)),
+        numbered_meta,
     ];
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
     let bodies = || {
@@ -1812,28 +1815,55 @@ async fn what_calls_nothing_enters_no_record_and_opens_nothing() {
         );
         assert_eq!(market.gateway_chain().await.len(), none, "{body}");
     }
-    let old = [
-        another[0].clone(),
-        ("mcp-protocol-version", "2025-06-18".into()),
-    ];
-    send(
-        json!([accept(json!(1)), accept(json!(2))]).to_string(),
-        &old,
-    )
-    .await;
-    assert_eq!(
-        market.gateway_chain().await.len(),
-        none,
-        "a revision without batches"
-    );
+    // Nor what its headers contradict: a revision without batches, one that nobody knows, and those of a stateless request.
+    let mut stateless = accept(json!(1));
+    stateless["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let stateless_headers = |method: &str, name: &str| {
+        vec![
+            ("mcp-protocol-version", "2026-07-28".to_owned()),
+            ("mcp-method", method.to_owned()),
+            ("mcp-name", name.to_owned()),
+        ]
+    };
+    let version = |said: &str| vec![("mcp-protocol-version", said.to_owned())];
+    let two = json!([accept(json!(1)), accept(json!(2))]);
+    for (body, mut headers, calls) in [
+        (&two, version("2025-06-18"), 0),
+        (&accept(json!(1)), version("1999-01-01"), 0),
+        (
+            &stateless,
+            stateless_headers("tools/list", "accept_offer"),
+            0,
+        ),
+        (&stateless, stateless_headers("tools/call", "get_offer"), 0),
+        (
+            &stateless,
+            stateless_headers("tools/call", "accept_offer"),
+            1,
+        ),
+    ] {
+        headers.extend(another.clone());
+        let answer = send(body.to_string(), &headers).await;
+        let (said, chain) = (answer.body.to_string(), market.gateway_chain().await);
+        assert!(said.contains("operator_unknown"), "{headers:?}: {said}");
+        assert_eq!(chain.len(), none + calls, "{headers:?}");
+    }
+    let none = market.gateway_chain().await.len();
 
     // A token that is not current answers no neighbour of what calls nothing, nor of a call.
     market.grants.revoke(SELLER_UNBOUND);
     let revoked = |error: &Value| error["error"]["data"]["code"] == "grant_revoked";
     for decoy in &decoys {
-        let answer = send(json!([ping, decoy]).to_string(), &[]).await;
-        assert!(revoked(&answer.body[0]), "{decoy}: {}", answer.body);
+        for body in [json!([ping, decoy]), json!([ping, decoy, accept(json!(9))])] {
+            let answer = send(body.to_string(), &[]).await;
+            let answers = answer.body.as_array().unwrap();
+            assert!(answers.iter().all(revoked), "{body}: {}", answer.body);
+        }
     }
+    let none = none + decoys.len();
     assert_eq!(market.gateway_chain().await.len(), none);
     let beside = send(json!([ping, accept(json!(2))]).to_string(), &[]).await;
     assert!(
@@ -1844,6 +1874,86 @@ async fn what_calls_nothing_enters_no_record_and_opens_nothing() {
     assert_eq!(market.gateway_chain().await.len(), none + 1);
     // What asks for no answer is refused alike, whatever it would have called.
     assert_eq!(send(without("id").to_string(), &[]).await.status, 403);
+}
+
+/// A seller's agent by API key; its operator is the one that is tried.
+struct ApiKey(String);
+
+impl Registry for ApiKey {
+    fn find<'a>(
+        &'a self,
+        request: &'a Parts,
+    ) -> BoxFuture<'a, Result<Option<Registration>, NotRegistered>> {
+        let registration = request
+            .headers
+            .contains_key("x-api-key")
+            .then(|| Registration {
+                profile: self.0.clone(),
+                client_id: "client-seller".to_owned(),
+            });
+        Box::pin(async move { Ok(registration) })
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_looked_at_beside_a_call_as_it_is_alone() {
+    let time = || {
+        let tool = Tool::builder("get_time", "The time.").build().unwrap();
+        tool_fn(tool, |_| Box::pin(async { Ok(ToolResult::text("12:00")) }))
+    };
+    let own = market().await;
+    let profile = &own.seller.profile;
+    let signature = Mechanisms::none().http_signature();
+    // Whom the signature or the key has proven is answered what asks for no grant; whom the token proves is not.
+    for (who, mechanisms, answered) in [
+        ("signed", signature.clone().oauth(), true),
+        (
+            "by an API key",
+            signature.clone().api_key(ApiKey(profile.clone())),
+            true,
+        ),
+        ("by the token", signature.oauth(), false),
+    ] {
+        let settings = |b| with_mcp(b).mechanisms(mechanisms).tools(time());
+        let market = Market::with(Backing::memory().await, Tier::Auto, settings).await;
+        let ask = |body: &Value| {
+            if who == "signed" {
+                return posted(seller(&market), body);
+            }
+            let mut request = with_token(post(MCP, body), SELLER_UNBOUND);
+            let headers = request.headers_mut();
+            headers.insert("x-api-key", HeaderValue::from_static("key"));
+            headers.insert(UCP_AGENT, format!("profile=\"{profile}\"").parse().unwrap());
+            request
+        };
+        for token in [SELLER_TOKEN, SELLER_UNBOUND] {
+            market.grants.revoke(token);
+        }
+        let accept = message("accept_offer", keyed(json!({"offer_id": "off_none"})));
+        let code = |answer: &Value| answer["error"]["data"]["code"].clone();
+        for beside in [
+            json!({"jsonrpc": "2.0", "id": 8, "method": "ping"}),
+            json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "get_time"}}),
+            json!({"jsonrpc": "2.0", "id": 10, "method": "nothing"}),
+        ] {
+            let alone = market.send(ask(&beside)).await;
+            let batch = market.send(ask(&json!([beside, accept]))).await;
+            assert_eq!(alone.body, batch.body[0], "{who}: {beside}");
+            assert_eq!(
+                code(&alone.body) != "grant_revoked",
+                answered,
+                "{who}: {beside}"
+            );
+            assert_eq!(code(&batch.body[1]), "grant_revoked", "{who}: {beside}");
+            // What was refused beside the row is told with it.
+            let told = batch.extensions.get::<Answered>().unwrap();
+            let each: Vec<_> = told.calls.iter().map(|call| call.operation).collect();
+            match answered {
+                true => assert_eq!((told.operation, each.len()), (Some(Op::AcceptOffer), 0)),
+                false => assert_eq!(each, [None, Some(Op::AcceptOffer)], "{who}: {beside}"),
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -1670,9 +1670,11 @@ async fn the_twenty_first_request_at_once_is_told_to_come_back() {
             begin(&endpoint, send(&call(id, "wait", json!({})))).await,
         ));
     }
-    for sent in [
-        send(&request(1, "ping", json!({}))),
-        new("tools/list", json!({})),
+    let ping = || request(1, "ping", json!({}));
+    for (sent, id) in [
+        (send(&ping()), json!(1)),
+        (send(&json!([ping()])), json!(null)),
+        (new("tools/list", json!({})), json!(1)),
     ] {
         let Ok(answer) = begin(&endpoint, sent).await else {
             panic!("it waits");
@@ -1680,7 +1682,7 @@ async fn the_twenty_first_request_at_once_is_told_to_come_back() {
         assert_eq!((answer.status.as_u16(), answer.code()), (503, -32603));
         assert_eq!(answer.headers[header::RETRY_AFTER], "1");
         assert_eq!(answer.json()["error"]["data"]["code"], "GATEWAY_BUSY");
-        assert_eq!(answer.json()["id"], json!(null));
+        assert_eq!(answer.json()["id"], id);
     }
 
     gate.add_permits(1);

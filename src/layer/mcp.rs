@@ -210,7 +210,10 @@ async fn answer<N: Next>(
     if matches!(arrived.route(), Route::Tools(Called::Tools(_)))
         && let Err(refusal) = config.grant.live(&request.extensions)
     {
-        messages.refuse_beside(|tool| tools::find(tool).is_some(), &refused(&refusal));
+        let error = refused(&refusal);
+        if messages.refuse_beside(|tool| tools::find(tool).is_some(), &error) {
+            tools.tell(None, &super::arrive::refuse(&refusal));
+        }
     }
     let server = &config.server;
     let mut response = match &config.others {

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     protocol::{
-        caller::Caller,
+        caller::{Caller, Mechanism},
         grant::{self, Grant, Introspection, Need},
         offer::Offer,
         operation::{Op, Operation, Side, TierRule, Verb},
@@ -73,10 +73,15 @@ impl CheckGrant {
     /// Whether the token that proves the caller is current, where no row asks for more: what the authentication looks at
     /// for a request without a row.
     pub(crate) fn live(&self, extensions: &Extensions) -> Result<(), Refusal> {
-        let bearer = extensions.get::<Bearer>();
-        match bearer.and_then(|bearer| bearer.introspection.as_ref()) {
-            Some(introspection) => grant::live(introspection, None, self.0.clock.now()),
-            None => Ok(()),
+        let by_token = extensions
+            .get::<Caller>()
+            .is_some_and(|caller| caller.mechanism == Mechanism::Oauth);
+        match extensions.get::<Bearer>() {
+            Some(Bearer {
+                introspection: Some(introspection),
+                ..
+            }) if by_token => grant::live(introspection, None, self.0.clock.now()),
+            _ => Ok(()),
         }
     }
 }

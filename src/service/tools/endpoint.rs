@@ -219,10 +219,11 @@ impl Mcp {
     where
         T: Tools + ?Sized,
     {
+        let id = messages.id().cloned();
         // Boxed, since the layers move it several times before it runs.
         let reply = Box::pin(self.reply(tools, request, messages));
         let reply = self.requests.run(reply).await;
-        match reply.unwrap_or_else(|_| Some(Reply::error(None, busy()))) {
+        match reply.unwrap_or_else(|_| Some(Reply::error(id.as_ref(), busy()))) {
             Some(reply) => Form::of(&request.headers).response(reply),
             None => {
                 let mut accepted = Response::new(Body::empty());
@@ -332,9 +333,15 @@ impl Mcp {
         T: Tools + ?Sized,
     {
         match message {
-            Ok(Message::Request { id, method, params }) => {
-                Some(self.request(tools, exchange, &id, &method, params).await)
-            }
+            Ok(Message::Request {
+                id,
+                revision,
+                method,
+                params,
+            }) => Some(
+                self.request(tools, exchange, &id, revision, &method, params)
+                    .await,
+            ),
             Ok(Message::Notification | Message::Response) => None,
             Err(NoMessage { id, error }) => Some(Reply::error(id.as_ref(), error)),
         }
@@ -345,21 +352,13 @@ impl Mcp {
         tools: &T,
         exchange: Exchange<'_>,
         id: &Id,
+        revision: Revision,
         method: &str,
         params: Map<String, Value>,
     ) -> Reply
     where
         T: Tools + ?Sized,
     {
-        let headers = &exchange.request.headers;
-        let revision = match Revision::of_request(headers, method, &params) {
-            Ok(revision) => revision,
-            Err(error) => return Reply::error(Some(id), error),
-        };
-        if !params.get("_meta").is_none_or(Value::is_object) {
-            let error = Error::invalid_params("`params._meta` must be an object");
-            return Reply::error(Some(id), error);
-        }
         match (method, revision.is_stateless()) {
             ("initialize", false) => Reply::of(id, Ok(self.initialized(&params))),
             ("ping", false) => Reply::of(id, Ok(Map::new())),
@@ -441,9 +440,6 @@ impl Mcp {
         let Some(Value::String(name)) = params.remove("name") else {
             return Err(Error::invalid_params("`params.name` must be a string"));
         };
-        if revision.is_stateless() {
-            revision::check_name(headers, &name)?;
-        }
         let tool = tools
             .find(&name)
             .ok_or_else(|| Error::invalid_params("there is no such tool; see tools/list"))?;

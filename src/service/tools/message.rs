@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use super::{
     outcome::{Error, code},
-    revision::Revision,
+    revision::{Revision, check_name},
 };
 use crate::protocol::schema;
 
@@ -38,6 +38,8 @@ impl Id {
 pub(crate) enum Message {
     Request {
         id: Id,
+        /// What its headers and its `_meta` agree on.
+        revision: Revision,
         method: String,
         params: Map<String, Value>,
     },
@@ -74,11 +76,12 @@ impl Messages {
             if let Err(error) = check_batch(&revision, messages.len()) {
                 return whole(error);
             }
-            let mut messages: Vec<_> = messages.into_iter().map(Message::read).collect();
+            let read = |message| Message::read(headers, message);
+            let mut messages: Vec<_> = messages.into_iter().map(read).collect();
             refuse_in_batch(&mut messages);
             return Self::Batch(messages);
         }
-        match (Message::read(value), revision) {
+        match (Message::read(headers, value), revision) {
             (Ok(Message::Response), Ok(Some(revision))) if revision.is_stateless() => whole(
                 Error::invalid_request("the server asks nothing of its clients"),
             ),
@@ -101,21 +104,38 @@ impl Messages {
         matches!(self, Self::Batch(_))
     }
 
-    /// Puts an error in the place of each request of a batch but calls of these tools.
-    pub(crate) fn refuse_beside(&mut self, tools: impl Fn(&str) -> bool, error: &Error) {
-        let Self::Batch(messages) = self else {
-            return;
-        };
-        for message in messages {
-            if let Ok(Message::Request { id, .. }) = &*message
-                && !message.iter().filter_map(Message::tool).any(&tools)
-            {
-                *message = Err(NoMessage {
-                    id: Some(id.clone()),
-                    error: error.clone(),
-                });
-            }
+    /// The id of a message that stands alone.
+    pub(super) fn id(&self) -> Option<&Id> {
+        match self {
+            Self::One(Ok(message)) => message.id(),
+            Self::One(Err(NoMessage { id, .. })) => id.as_ref(),
+            Self::Batch(_) => None,
         }
+    }
+
+    /// Puts an error in the place of everything in a batch that is answered, but calls of these tools. Whether there was any.
+    pub(crate) fn refuse_beside(&mut self, tools: impl Fn(&str) -> bool, error: &Error) -> bool {
+        let Self::Batch(messages) = self else {
+            return false;
+        };
+        let mut any = false;
+        for message in messages {
+            let id = match &*message {
+                Ok(request @ Message::Request { id, .. })
+                    if !request.tool().is_some_and(&tools) =>
+                {
+                    Some(id.clone())
+                }
+                Ok(_) => continue,
+                Err(NoMessage { id, .. }) => id.clone(),
+            };
+            any = true;
+            *message = Err(NoMessage {
+                id,
+                error: error.clone(),
+            });
+        }
+        any
     }
 }
 
@@ -179,7 +199,7 @@ impl Message {
         }
     }
 
-    pub(super) fn read(value: Value) -> Result<Self, NoMessage> {
+    fn read(headers: &HeaderMap, value: Value) -> Result<Self, NoMessage> {
         let Value::Object(mut members) = value else {
             return Err(NoMessage {
                 id: None,
@@ -208,11 +228,41 @@ impl Message {
             Some(_) => return Err(wrong("the member `params` must be an object")),
         };
         match id {
-            Some(Some(id)) => Ok(Self::Request { id, method, params }),
+            Some(Some(id)) => match checked(headers, &method, &params) {
+                Ok(revision) => Ok(Self::Request {
+                    id,
+                    revision,
+                    method,
+                    params,
+                }),
+                Err(error) => Err(NoMessage {
+                    id: Some(id),
+                    error,
+                }),
+            },
             Some(None) => Err(wrong("the member `id` must be a string or an integer")),
             None => Ok(Self::Notification),
         }
     }
+}
+
+/// The revision of a request. One whose headers contradict it, or that no revision knows, asks for nothing.
+fn checked(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<Revision, Error> {
+    let revision = Revision::of_request(headers, method, params)?;
+    if !params.get("_meta").is_none_or(Value::is_object) {
+        return Err(Error::invalid_params("`params._meta` must be an object"));
+    }
+    if method == "tools/call"
+        && revision.is_stateless()
+        && let Some(name) = params.get("name").and_then(Value::as_str)
+    {
+        check_name(headers, name)?;
+    }
+    Ok(revision)
 }
 
 /// The answer to one message, with what HTTP says where it is the only one.
