@@ -717,7 +717,7 @@ fn listings_offers_deals_and_approvals_are_shown_as_their_schemas_say() {
         fits("listing", &listing.view(NOW));
     }
     for offer in offers() {
-        fits("offer", &offer.view(NOW));
+        fits("offer", &json!(offer.view(NOW)));
     }
     for commitment in [None, Some(hash())] {
         let deal = Deal {
@@ -1595,7 +1595,7 @@ fn approvals() -> Vec<Approval> {
                         "created_at": NOW, "answer": "Yes.", "answered_at": NOW,
                     }),
                     Verb::DealCommitToShip => deal().view(),
-                    _ => offers().remove(0).view(NOW),
+                    _ => json!(offers().remove(0).view(NOW)),
                 }),
                 error: None,
             }),

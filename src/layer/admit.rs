@@ -1,5 +1,8 @@
 //! Is it a request that we serve? The version, and a row (R7: after authentication, so that strangers learn nothing).
 
+use std::future::ready;
+
+use futures_util::future::Either;
 use http::{Request, Response};
 use tracing::Span;
 
@@ -18,24 +21,27 @@ use crate::protocol::{
 pub struct Admit;
 
 impl Step for Admit {
-    async fn run<N: Next>(
+    fn run<N: Next>(
         self,
         request: Request<Body>,
         next: N,
-    ) -> Result<Response<Body>, N::Error> {
-        if let Err(refusal) = version(&request) {
-            return Ok(refuse(&refusal));
-        }
-        match request.extensions().get::<Arrived>().map(Arrived::route) {
-            Some(Route::Row(..)) => next.run(request).await,
-            Some(Route::Unknown | Route::Tools(_) | Route::NoTable) | None => {
-                Ok(refuse(&Refusal::not_found()))
-            }
+    ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
+        match admitted(&request) {
+            Ok(()) => Either::Left(next.run(request)),
+            Err(refusal) => Either::Right(ready(Ok(refuse(&refusal)))),
         }
     }
 
     fn span(&self, _: &Request<Body>) -> Span {
         tracing::debug_span!("rctp.admit")
+    }
+}
+
+fn admitted(request: &Request<Body>) -> Result<(), Refusal> {
+    version(request)?;
+    match request.extensions().get::<Arrived>().map(Arrived::route) {
+        Some(Route::Row(..)) => Ok(()),
+        Some(Route::Unknown | Route::Tools(_) | Route::NoTable) | None => Err(Refusal::not_found()),
     }
 }
 

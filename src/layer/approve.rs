@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request::Parts};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -150,17 +151,34 @@ enum Turn {
 }
 
 impl Step for Approve {
-    async fn run<N: Next>(
+    fn run<N: Next>(
         self,
         request: Request<Body>,
         next: N,
+    ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
+        match self.answers(&request) {
+            Some((approver, arrived)) => {
+                Either::Left(Box::pin(self.answer(approver, arrived, request, next)))
+            }
+            None => Either::Right(next.run(request)),
+        }
+    }
+
+    fn span(&self, _: &Request<Body>) -> Span {
+        tracing::debug_span!("rctp.approve")
+    }
+}
+
+impl Approve {
+    async fn answer<N: Next>(
+        self,
+        approver: Arc<dyn Approver>,
+        arrived: Arrived,
+        request: Request<Body>,
+        next: N,
     ) -> Result<Response<Body>, N::Error> {
-        let Some((approver, arrived)) = self.answers(&request) else {
-            return next.run(request).await;
-        };
         let (parts, _) = request.into_parts();
-        let turn = self.0.respond(&*approver, &parts, &arrived);
-        match Box::pin(turn).await {
+        match self.0.respond(&*approver, &parts, &arrived).await {
             Ok(Turn::Answer(response)) => Ok(response),
             Ok(Turn::Resume(parked)) => {
                 let (parked, approved) = *parked;
@@ -171,18 +189,12 @@ impl Step for Approve {
                         "the agent's operator is no longer onboarded here",
                     )),
                 };
-                Ok(Box::pin(self.0.outcome(&approved, response)).await)
+                Ok(self.0.outcome(&approved, response).await)
             }
             Err(refused) => Ok(refused.into_response()),
         }
     }
 
-    fn span(&self, _: &Request<Body>) -> Span {
-        tracing::debug_span!("rctp.approve")
-    }
-}
-
-impl Approve {
     fn answers(&self, request: &Request<Body>) -> Option<(Arc<dyn Approver>, Arrived)> {
         let arrived = request.extensions().get::<Arrived>()?;
         let approver = self.0.approver.as_ref()?;

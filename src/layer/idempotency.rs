@@ -303,11 +303,13 @@ impl Config {
             return Ok(response);
         }
         let not_stored = Refusal::unavailable("the store did not answer; nothing was executed");
-        Ok(match self.settle(held, response, ClaimStep::Settle).await {
-            Ok(response) => response,
-            Err(CommitError::KeyTaken) => key_taken(),
-            Err(_) => refuse(&not_stored),
-        })
+        Ok(
+            match Box::pin(self.settle(held, response, ClaimStep::Settle)).await {
+                Ok(response) => response,
+                Err(CommitError::KeyTaken) => key_taken(),
+                Err(_) => refuse(&not_stored),
+            },
+        )
     }
 
     /// Stores the response under the key.

@@ -41,9 +41,12 @@ pub(super) fn run<S: Step, N: Next>(
     request: Request<Body>,
     next: N,
 ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
+    let span = step.span(&request);
+    // Some steps have done their part when they give their future.
+    let run = span.in_scope(|| step.run(request, next));
     Traced {
-        span: step.span(&request),
-        run: step.run(request, next),
+        span,
+        run,
         step: PhantomData::<fn() -> S>,
     }
 }

@@ -1,7 +1,8 @@
 //! Is it well-formed? The body against the row's closed schema, after the grant (R7).
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
+use futures_util::future::Either;
 use http::{HeaderMap, Request, Response, header};
 use serde_json::Value;
 use tracing::Span;
@@ -33,18 +34,18 @@ pub(crate) struct Validated(pub(crate) Arc<Value>);
 pub struct Validate;
 
 impl Step for Validate {
-    async fn run<N: Next>(
+    fn run<N: Next>(
         self,
         mut request: Request<Body>,
         next: N,
-    ) -> Result<Response<Body>, N::Error> {
+    ) -> impl Future<Output = Result<Response<Body>, N::Error>> + Send + 'static {
         let parsed = request.extensions_mut().remove::<Parsed>();
         match body(&request, parsed) {
             Ok(body) => {
                 request.extensions_mut().insert(Validated(body));
-                next.run(request).await
+                Either::Left(next.run(request))
             }
-            Err(refusal) => Ok(refuse(&refusal)),
+            Err(refusal) => Either::Right(ready(Ok(refuse(&refusal)))),
         }
     }
 

@@ -1,7 +1,6 @@
 //! Offers and counters, and their transitions (binding 5).
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::{
     caller::Agent,
@@ -162,30 +161,41 @@ impl Offer {
     }
 
     /// What the parties see.
-    pub fn view(&self, now: Timestamp) -> Value {
-        let mut view = json!({
-            "offer_id": self.offer_id,
-            "negotiation_id": self.negotiation_id,
-            "listing_id": self.listing_id,
-            "by": self.by,
-            "deal_terms": self.deal_terms,
-            "state": self.state_at(now),
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-        });
-        if let Some(supersedes) = &self.supersedes {
-            view["supersedes"] = json!(supersedes);
+    pub fn view(&self, now: Timestamp) -> OfferView<'_> {
+        let acceptance = self.acceptance.as_ref();
+        OfferView {
+            offer_id: &self.offer_id,
+            negotiation_id: &self.negotiation_id,
+            listing_id: &self.listing_id,
+            by: self.by,
+            deal_terms: &self.deal_terms,
+            state: self.state_at(now),
+            created_at: self.created_at,
+            expires_at: self.expires_at,
+            supersedes: self.supersedes.as_deref(),
+            checkout: acceptance.and_then(|a| a.checkout.as_deref()),
+            deal_id: acceptance.and_then(|a| a.deal_id.as_deref()),
         }
-        if let Some(acceptance) = &self.acceptance {
-            if let Some(checkout) = &acceptance.checkout {
-                view["checkout"] = json!(checkout);
-            }
-            if let Some(deal_id) = &acceptance.deal_id {
-                view["deal_id"] = json!(deal_id);
-            }
-        }
-        view
     }
+}
+
+/// An offer as the parties see it (binding 5.2): what [`Offer::view`] makes, to be serialised.
+#[derive(Clone, Debug, Serialize)]
+pub struct OfferView<'a> {
+    offer_id: &'a str,
+    negotiation_id: &'a str,
+    listing_id: &'a str,
+    by: By,
+    deal_terms: &'a DealTerms,
+    state: OfferState,
+    created_at: Timestamp,
+    expires_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    supersedes: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkout: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deal_id: Option<&'a str>,
 }
 
 /// When a new offer ends (binding 5.2): what its creator asked for or the default, capped by the marketplace's

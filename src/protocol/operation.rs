@@ -271,10 +271,12 @@ pub fn find(method: &Method, path: &str) -> Match {
 /// As [`find`], with the whole path; `prefix` is the public URL's own path, without a trailing slash, and `other` a first
 /// segment that is ours besides those of the table.
 pub(crate) fn find_under(prefix: &str, other: Option<&str>, method: &Method, path: &str) -> Match {
-    if !may_be_ours(prefix, other, path) {
-        return Match::Elsewhere;
-    }
-    let row = path.strip_prefix(prefix).and_then(|path| {
+    // Most paths are none of ours, and are told by their first segment.
+    let in_table = |path: &&str| {
+        let first = path.split('/').nth(1);
+        first.is_some_and(|first| FIRST.contains(&first))
+    };
+    let row = path.strip_prefix(prefix).filter(in_table).and_then(|path| {
         TABLE.iter().find_map(|row| {
             if row.method != *method {
                 return None;
@@ -282,7 +284,11 @@ pub(crate) fn find_under(prefix: &str, other: Option<&str>, method: &Method, pat
             matches_template(row.path, path).map(|id| Match::Row(row.op, id.map(str::to_owned)))
         })
     });
-    row.unwrap_or(Match::Unknown)
+    match row {
+        Some(row) => row,
+        None if may_be_ours(prefix, other, path) => Match::Unknown,
+        None => Match::Elsewhere,
+    }
 }
 
 /// Whether a router behind us, however it normalises, could take the path for one under the table's first segments.
@@ -352,10 +358,11 @@ fn percent_decoded(text: &str) -> Cow<'_, str> {
 
 /// `Some(id)` when `path` fits; the id must be well-formed (R35).
 fn matches_template<'p>(template: &str, path: &'p str) -> Option<Option<&'p str>> {
-    let Some((before, after)) = template.split_once("{id}") else {
+    let Some((before, after)) = template.split_once('{') else {
         return (template == path).then_some(None);
     };
-    let id = path.strip_prefix(before)?.strip_suffix(after)?;
+    let id = path.strip_prefix(before)?;
+    let id = id.strip_suffix(after.strip_prefix("id}")?)?;
     is_id(id).then_some(Some(id))
 }
 

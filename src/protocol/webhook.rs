@@ -174,7 +174,7 @@ pub fn tell_of_offer(before: Option<&Offer>, after: &Offer, actor: Option<By>) -
 /// changed, and they read the rest by the grant (R5).
 pub fn offer_data(offer: &Offer, to: By, now: Timestamp) -> Value {
     match to {
-        By::Buyer => offer.view(now),
+        By::Buyer => json!(offer.view(now)),
         By::Seller => json!({
             "offer_id": offer.offer_id,
             "negotiation_id": offer.negotiation_id,

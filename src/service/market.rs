@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tower::Service;
 
@@ -101,12 +101,11 @@ type Answer = Result<Response<Body>, Failure>;
 async fn serve(decided: &Decided, arrived: &Arrived) -> Answer {
     let facts = decided.facts();
     let now = decided.now();
-    let ok = |view: Value| Ok(json_response(StatusCode::OK, &view).map(Body::from));
     match decided.operation().op {
-        Op::GetListing => ok(there(&facts.listing)?.view(now)),
-        Op::GetOffer => ok(there(&facts.offer)?.view(now)),
-        Op::GetDeal => ok(there(&facts.deal)?.view()),
-        Op::GetApproval => ok(there(&facts.approval)?.view(now)),
+        Op::GetListing => ok(&there(&facts.listing)?.view(now)),
+        Op::GetOffer => ok(&there(&facts.offer)?.view(now)),
+        Op::GetDeal => ok(&there(&facts.deal)?.view()),
+        Op::GetApproval => ok(&there(&facts.approval)?.view(now)),
         Op::ListOffers => list_offers(decided, arrived).await,
         Op::ListQuestions => list_questions(decided, arrived).await,
         Op::CreateListing => create_listing(decided).await,
@@ -130,7 +129,11 @@ fn there<T>(fact: &Option<T>) -> Result<&T, Refusal> {
     fact.as_ref().ok_or_else(Refusal::not_found)
 }
 
-fn created(view: &Value) -> Response<Bytes> {
+fn ok(view: &impl Serialize) -> Answer {
+    Ok(json_response(StatusCode::OK, view).map(Body::from))
+}
+
+fn created(view: &impl Serialize) -> Response<Bytes> {
     json_response(StatusCode::CREATED, view)
 }
 
@@ -528,7 +531,7 @@ async fn create_deal(decided: &Decided, facts: &Facts) -> Answer {
 async fn list_offers(decided: &Decided, arrived: &Arrived) -> Answer {
     let (listing_id, page) = Page::of_listing(arrived)?;
     let now = decided.now();
-    let view = |offer: &Offer| Some(offer.view(now));
+    let view = |offer: &Offer| Some(json!(offer.view(now)));
     list(decided, Kind::Offer, listing_id, page, "offers", view).await
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     pub(crate) row: &'static Operation,
     pub(crate) caller: Caller,
     pub(crate) grant: Option<Grant>,
-    pub(crate) facts: Facts,
+    pub(crate) facts: Box<Facts>,
     pub(crate) versions: HashMap<Key, Version>,
     pub(crate) windows: Vec<WindowCheck>,
     /// The id of a listing that is to be made.
@@ -75,7 +75,7 @@ pub(crate) struct Inner {
 
 /// An approval that the seller has given, and what must be written with its end.
 pub(crate) struct Resumed {
-    pub(crate) approval: Approval,
+    pub(crate) approval: Box<Approval>,
     pub(crate) also: Arc<Vec<Put>>,
 }
 
@@ -331,7 +331,7 @@ impl Decided {
             listing,
             requested,
             ..
-        } = &self.0.facts;
+        } = &*self.0.facts;
         let before: Vec<&Offer> = offer.iter().chain(supersedes).collect();
         let change = Change {
             now: self.0.now,

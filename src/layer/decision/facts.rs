@@ -32,15 +32,15 @@ use crate::{
     wire::{jwk::PublicKey, jws},
 };
 
-/// Everything that was read, as facts and as conditions.
+/// Everything that was read, as facts and as conditions. It moves from future to future, and the facts are kilobytes.
 pub(crate) struct Loaded {
-    pub(crate) facts: Facts,
+    pub(crate) facts: Box<Facts>,
     /// The version of every document that was looked for; 0 where there is none.
     pub(crate) versions: HashMap<Key, Version>,
     /// The counts that must still hold; a below-floor answer is counted in each.
     pub(crate) windows: Vec<WindowCheck>,
     /// The approval that this action resumes.
-    pub(crate) approving: Option<Approval>,
+    pub(crate) approving: Option<Box<Approval>>,
 }
 
 /// Reads the facts of one request.
@@ -63,10 +63,10 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     pub(crate) async fn read(&self) -> Result<Loaded, Refusal> {
         let mut loaded = Loaded {
-            facts: Facts {
+            facts: Box::new(Facts {
                 requested: self.requested()?,
                 ..Facts::default()
-            },
+            }),
             versions: HashMap::new(),
             windows: Vec::new(),
             approving: None,
@@ -94,7 +94,7 @@ impl Reader<'_> {
         }
         loaded.facts.approved = true;
         loaded.facts.draft = approval.draft.clone();
-        loaded.approving = Some(approval);
+        loaded.approving = Some(Box::new(approval));
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::field;
 
@@ -246,8 +247,10 @@ impl Config {
             now,
         );
         match verdict {
-            Verdict::Refuse(refusal) => self.forbid(asked, loaded, refusal, now).await,
-            Verdict::Ask { expires_at } => self.park(asked, loaded, expires_at, now).await,
+            Verdict::Refuse(refusal) => Box::pin(self.forbid(asked, loaded, refusal, now)).await,
+            Verdict::Ask { expires_at } => {
+                Box::pin(self.park(asked, loaded, expires_at, now)).await
+            }
             Verdict::Auto => self.carry(asked, loaded, now).map(Turn::Carry),
         }
     }
@@ -808,8 +811,8 @@ fn display(asked: &Asked, facts: &Facts) -> Value {
 }
 
 /// A JSON response that no cache keeps.
-pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response<Bytes> {
-    let bytes = serde_json::to_vec(body).expect("JSON values serialise");
+pub(crate) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Bytes> {
+    let bytes = serde_json::to_vec(body).expect("views serialise");
     let mut response = Response::new(Bytes::from(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();
