@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     protocol::{
-        caller::{Caller, Mechanism},
+        caller::Caller,
         grant::{self, Grant, Introspection, Need},
         offer::Offer,
         operation::{Op, Operation, Side, TierRule, Verb},
@@ -73,9 +73,10 @@ impl CheckGrant {
     /// Whether the token that proves the caller is current, where no row asks for more: what the authentication looks at
     /// for a request without a row.
     pub(crate) fn live(&self, extensions: &Extensions) -> Result<(), Refusal> {
-        let by_token = extensions
-            .get::<Caller>()
-            .is_some_and(|caller| caller.mechanism == Mechanism::Oauth);
+        use crate::protocol::caller::Mechanism;
+
+        let caller = extensions.get::<Caller>();
+        let by_token = caller.is_some_and(|caller| caller.mechanism == Mechanism::Oauth);
         match extensions.get::<Bearer>() {
             Some(Bearer {
                 introspection: Some(introspection),
