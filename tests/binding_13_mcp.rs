@@ -1876,6 +1876,49 @@ async fn what_calls_nothing_enters_no_record_and_opens_nothing() {
     assert_eq!(send(without("id").to_string(), &[]).await.status, 403);
 }
 
+#[tokio::test]
+async fn what_is_refused_is_told_once_each_and_not_where_nothing_was_decided() {
+    let ping = |id: u8| json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
+    let accept = message("accept_offer", keyed(json!({"offer_id": "off_none"})));
+    let notification = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let told = |answer: &Answer| -> Vec<Option<Op>> {
+        match answer.extensions.get::<Answered>() {
+            None => Vec::new(),
+            Some(one) if one.calls.is_empty() => vec![one.operation],
+            Some(several) => several.calls.iter().map(|call| call.operation).collect(),
+        }
+    };
+    let row = Some(Op::AcceptOffer);
+    let batches = [
+        (json!([ping(1)]), vec![None]),
+        (json!([ping(1), notification, ping(2)]), vec![None, None]),
+        (json!([ping(1), accept]), vec![row, None]),
+        (
+            json!([7, ping(1), accept, notification, {}]),
+            vec![row, None, None, None],
+        ),
+        (notification.clone(), vec![None]),
+    ];
+    // Before the tools, and among them.
+    let market = market().await;
+    market.grants.revoke(SELLER_UNBOUND);
+    for token in ["token-nobody-knows", SELLER_UNBOUND] {
+        for (batch, expected) in &batches {
+            let answer = market.send(posted(oauth(token), batch)).await;
+            assert_eq!(told(&answer), *expected, "{token}: {batch}");
+        }
+    }
+    let full = |b: RctpBuilder| b.mcp(Mcp::builder("marketplace", "1.0.0").requests(0));
+    let market = Market::with(Backing::memory().await, Tier::Auto, full).await;
+    market.grants.revoke(SELLER_UNBOUND);
+    let busy = market
+        .send(posted(oauth(SELLER_UNBOUND), &batches[2].0))
+        .await;
+    assert_eq!(busy.status, 503);
+    let told = busy.extensions.get::<Answered>().unwrap();
+    assert!(told.decision.is_none() && told.calls.is_empty(), "{told:?}");
+}
+
 /// A seller's agent by API key; its operator is the one that is tried.
 struct ApiKey(String);
 
@@ -1950,7 +1993,7 @@ async fn a_token_is_looked_at_beside_a_call_as_it_is_alone() {
             let each: Vec<_> = told.calls.iter().map(|call| call.operation).collect();
             match answered {
                 true => assert_eq!((told.operation, each.len()), (Some(Op::AcceptOffer), 0)),
-                false => assert_eq!(each, [None, Some(Op::AcceptOffer)], "{who}: {beside}"),
+                false => assert_eq!(each, [Some(Op::AcceptOffer), None], "{who}: {beside}"),
             }
         }
     }

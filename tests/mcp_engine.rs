@@ -1126,6 +1126,7 @@ async fn a_batch_has_one_message_to_twenty() {
 #[tokio::test]
 async fn requests_of_a_batch_with_the_same_id_are_refused_and_the_others_served() {
     let (endpoint, called) = echo();
+    let stateless = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
     let batch = json!([
         call(1, "echo", json!({})),
         call("1", "echo", json!({})),
@@ -1137,14 +1138,20 @@ async fn requests_of_a_batch_with_the_same_id_are_refused_and_the_others_served(
         {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": []},
         call(4, "echo", json!({})),
         {"id": 4, "method": "ping"},
+        // Nor what has something else wrong with it, and the handshake has no place whatever is wrong with it.
+        call(5, "echo", json!({})),
+        {"jsonrpc": "2.0", "id": 5, "method": "ping", "params": {"_meta": 3}},
+        {"jsonrpc": "2.0", "id": 6, "method": "ping", "params": {"_meta": stateless}},
+        {"jsonrpc": "2.0", "id": 6, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {"_meta": 3}},
     ]);
     let answer = ask(&endpoint, send(&batch)).await.json();
     let code = |n: usize| answer[n]["error"]["code"].as_i64().unwrap_or_default();
     assert_eq!([code(0), code(1)], [0, 0]);
-    for (at, id) in [(2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)] {
-        assert_eq!((code(at), &answer[at]["id"]), (-32600, &json!(id)));
+    for (at, id) in [2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7].into_iter().enumerate() {
+        assert_eq!((code(at + 2), &answer[at + 2]["id"]), (-32600, &json!(id)));
     }
-    assert_eq!(answer.as_array().unwrap().len(), 8);
+    assert_eq!(answer.as_array().unwrap().len(), 13);
     assert_eq!(called.load(Ordering::Relaxed), 2);
 }
 

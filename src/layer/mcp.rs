@@ -21,6 +21,7 @@
 
 use std::{
     borrow::Cow,
+    iter,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -117,12 +118,18 @@ impl Surface {
             };
             let messages = taken(&unanswered.0);
             let messages = messages.unwrap_or_else(|| Messages::read(&headers, arrived.body()));
+            // Each that is refused is told; where none asks for an answer, the request is.
+            let rows = arrived.rows();
+            let others = messages.answers().max(1).saturating_sub(rows.len());
             let mut answer = self.0.refuse_messages(&headers, messages, error);
-            let told = |op: Option<Op>| Answered::of(op, &response);
-            let told = match arrived.rows() {
-                [] => told(None),
-                [op] => told(Some(*op)),
-                rows => Answered::of_batch(rows.iter().map(|op| told(Some(*op))).collect()),
+            let ops = rows.iter().copied().map(Some);
+            let mut told: Vec<_> = ops
+                .chain(iter::repeat_n(None, others))
+                .map(|op| Answered::of(op, &response))
+                .collect();
+            let told = match told.len() {
+                1 => told.remove(0),
+                _ => Answered::of_batch(told),
             };
             *answer.extensions_mut() = response.into_parts().0.extensions;
             answer.extensions_mut().insert(told);
@@ -207,16 +214,17 @@ async fn answer<N: Next>(
         return Ok(super::arrive::refuse(&refusal));
     };
     // Rows look at the grant themselves; what is beside them is refused as it would be alone.
+    let mut refused_beside = Vec::new();
     if matches!(arrived.route(), Route::Tools(Called::Tools(_)))
         && let Err(refusal) = config.grant.live(&request.extensions)
     {
-        let error = refused(&refusal);
-        if messages.refuse_beside(|tool| tools::find(tool).is_some(), &error) {
-            tools.tell(None, &super::arrive::refuse(&refusal));
-        }
+        let row = |tool: &str| tools::find(tool).is_some();
+        let count = messages.refuse_beside(row, &refused(&refusal));
+        let response = super::arrive::refuse(&refusal);
+        refused_beside = vec![Answered::of(None, &response); count];
     }
     let server = &config.server;
-    let mut response = match &config.others {
+    let answer = match &config.others {
         Some(others) => {
             let both = tools.clone().and(others.clone());
             server.answer_messages(&both, &request, messages).await
@@ -227,6 +235,13 @@ async fn answer<N: Next>(
         return Err(error);
     }
     let mut calls = taken(&tools.answered);
+    let mut response = match answer {
+        Ok(response) => {
+            calls.extend(refused_beside);
+            response
+        }
+        Err(busy) => busy,
+    };
     let answered = match calls.len() {
         0 | 1 => calls.pop(),
         _ => Some(Answered::of_batch(calls)),

@@ -305,12 +305,13 @@ fn may_be_ours(prefix: &str, other: Option<&str>, path: &str) -> bool {
         return segments.any(is_first);
     }
     let mut segments = segments.filter(|segment| !segment.is_empty() && *segment != ".");
-    let under = prefix.split('/').filter(|segment| !segment.is_empty());
+    let once = percent_decoded(prefix);
+    let prefix = percent_decoded(&once);
+    let under = self::segments(&prefix).filter(|segment| !segment.is_empty() && *segment != ".");
     for expected in under {
-        let expected = percent_decoded(expected);
         if !segments
             .next()
-            .is_some_and(|segment| segment.eq_ignore_ascii_case(&expected))
+            .is_some_and(|segment| segment.eq_ignore_ascii_case(expected))
         {
             return false;
         }
@@ -427,6 +428,25 @@ mod tests {
         assert_eq!(find(&Method::GET, "/health"), Match::Elsewhere);
         assert_eq!(find(&Method::GET, "/"), Match::Elsewhere);
         assert_eq!(find(&Method::GET, "/a..b/offers"), Match::Elsewhere);
+    }
+
+    #[test]
+    fn under_a_prefix_that_is_written_oddly_near_misses_are_answered_too() {
+        for prefix in ["/a;b", "/a%2541", "/a%41/b;c;d", "/%2e/a", "/a%00b"] {
+            let under = |path: &str| {
+                let path = format!("{prefix}{path}");
+                find_under(prefix, None, &Method::POST, &path)
+            };
+            assert_eq!(
+                under("/offers"),
+                Match::Row(Op::CreateOffer, None),
+                "{prefix}"
+            );
+            for path in ["/offers/", "/Offers", "/%6fffers", "//offers"] {
+                assert_eq!(under(path), Match::Unknown, "{prefix}{path}");
+            }
+            assert_eq!(under("/health"), Match::Elsewhere, "{prefix}");
+        }
     }
 
     #[test]

@@ -202,34 +202,36 @@ impl Mcp {
         match self.read(Body::new(body)).await {
             Ok(body) => {
                 let messages = Messages::read(&parts.headers, &body);
-                self.answer_messages(tools, &parts, messages).await
+                let answer = self.answer_messages(tools, &parts, messages).await;
+                answer.unwrap_or_else(|busy| busy)
             }
             Err(error) => Form::of(&parts.headers).response(Reply::error(None, error)),
         }
     }
 
     /// The same where [`Mcp::turned_away`] has let the request pass, and its body has been read. A place is taken only now:
-    /// whoever sends slowly keeps nobody else out.
+    /// whoever sends slowly keeps nobody else out. Where there is none, the error is the answer, and nothing was done.
     pub(crate) async fn answer_messages<T>(
         &self,
         tools: &T,
         request: &Parts,
         messages: Messages,
-    ) -> Response<Body>
+    ) -> Result<Response<Body>, Response<Body>>
     where
         T: Tools + ?Sized,
     {
         let id = messages.id().cloned();
         // Boxed, since the layers move it several times before it runs.
         let reply = Box::pin(self.reply(tools, request, messages));
-        let reply = self.requests.run(reply).await;
-        match reply.unwrap_or_else(|_| Some(Reply::error(id.as_ref(), busy()))) {
-            Some(reply) => Form::of(&request.headers).response(reply),
-            None => {
+        let form = Form::of(&request.headers);
+        match self.requests.run(reply).await {
+            Ok(Some(reply)) => Ok(form.response(reply)),
+            Ok(None) => {
                 let mut accepted = Response::new(Body::empty());
                 *accepted.status_mut() = StatusCode::ACCEPTED;
-                accepted
+                Ok(accepted)
             }
+            Err(_) => Err(form.response(Reply::error(id.as_ref(), busy()))),
         }
     }
 

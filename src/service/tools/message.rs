@@ -76,12 +76,12 @@ impl Messages {
             if let Err(error) = check_batch(&revision, messages.len()) {
                 return whole(error);
             }
-            let read = |message| Message::read(headers, message);
+            let read = |message| Message::read(headers, message, true);
             let mut messages: Vec<_> = messages.into_iter().map(read).collect();
-            refuse_in_batch(&mut messages);
+            refuse_alike(&mut messages);
             return Self::Batch(messages);
         }
-        match (Message::read(headers, value), revision) {
+        match (Message::read(headers, value, false), revision) {
             (Ok(Message::Response), Ok(Some(revision))) if revision.is_stateless() => whole(
                 Error::invalid_request("the server asks nothing of its clients"),
             ),
@@ -93,11 +93,22 @@ impl Messages {
 
     /// The tools that its requests call, in their order.
     pub(crate) fn tools(&self) -> impl Iterator<Item = &str> {
-        let messages = match self {
+        self.all().iter().flatten().filter_map(Message::tool)
+    }
+
+    /// How many are answered.
+    pub(crate) fn answers(&self) -> usize {
+        let answered = |message: &&Result<Message, NoMessage>| {
+            !matches!(message, Ok(Message::Notification | Message::Response))
+        };
+        self.all().iter().filter(answered).count()
+    }
+
+    fn all(&self) -> &[Result<Message, NoMessage>] {
+        match self {
             Self::One(message) => std::slice::from_ref(message),
             Self::Batch(messages) => messages,
-        };
-        messages.iter().flatten().filter_map(Message::tool)
+        }
     }
 
     pub(crate) fn is_batch(&self) -> bool {
@@ -113,12 +124,12 @@ impl Messages {
         }
     }
 
-    /// Puts an error in the place of everything in a batch that is answered, but calls of these tools. Whether there was any.
-    pub(crate) fn refuse_beside(&mut self, tools: impl Fn(&str) -> bool, error: &Error) -> bool {
+    /// Puts an error in the place of everything in a batch that is answered, but calls of these tools; how much there was.
+    pub(crate) fn refuse_beside(&mut self, tools: impl Fn(&str) -> bool, error: &Error) -> usize {
         let Self::Batch(messages) = self else {
-            return false;
+            return 0;
         };
-        let mut any = false;
+        let mut refused = 0;
         for message in messages {
             let id = match &*message {
                 Ok(request @ Message::Request { id, .. })
@@ -129,13 +140,13 @@ impl Messages {
                 Ok(_) => continue,
                 Err(NoMessage { id, .. }) => id.clone(),
             };
-            any = true;
+            refused += 1;
             *message = Err(NoMessage {
                 id,
                 error: error.clone(),
             });
         }
-        any
+        refused
     }
 }
 
@@ -155,9 +166,8 @@ fn check_batch(revision: &Result<Option<Revision>, Error>, messages: usize) -> R
     }
 }
 
-/// Refuses requests that no client could tell apart by their answers, and the handshake, which stands alone
-/// (2025-03-26, Lifecycle).
-fn refuse_in_batch(messages: &mut [Result<Message, NoMessage>]) {
+/// Refuses requests that no client could tell apart by their answers.
+fn refuse_alike(messages: &mut [Result<Message, NoMessage>]) {
     let mut uses: HashMap<Id, usize> = HashMap::new();
     for message in &*messages {
         // What is no message is answered under its id as well.
@@ -166,18 +176,14 @@ fn refuse_in_batch(messages: &mut [Result<Message, NoMessage>]) {
         }
     }
     for message in messages {
-        let Ok(Message::Request { id, method, .. }) = &*message else {
-            continue;
-        };
-        let why = match &**method {
-            _ if uses[id] > 1 => "several requests of the batch have this id",
-            "initialize" => "initialize goes by itself, not in a batch",
-            _ => continue,
-        };
-        *message = Err(NoMessage {
-            id: Some(id.clone()),
-            error: Error::invalid_request(why),
-        });
+        if let Ok(Message::Request { id, .. }) | Err(NoMessage { id: Some(id), .. }) = &*message
+            && uses[id] > 1
+        {
+            *message = Err(NoMessage {
+                id: Some(id.clone()),
+                error: Error::invalid_request("several requests of the batch have this id"),
+            });
+        }
     }
 }
 
@@ -199,7 +205,7 @@ impl Message {
         }
     }
 
-    fn read(headers: &HeaderMap, value: Value) -> Result<Self, NoMessage> {
+    fn read(headers: &HeaderMap, value: Value, batched: bool) -> Result<Self, NoMessage> {
         let Value::Object(mut members) = value else {
             return Err(NoMessage {
                 id: None,
@@ -228,6 +234,10 @@ impl Message {
             Some(_) => return Err(wrong("the member `params` must be an object")),
         };
         match id {
+            // 2025-03-26, Lifecycle.
+            Some(Some(_)) if batched && method == "initialize" => {
+                Err(wrong("initialize goes by itself, not in a batch"))
+            }
             Some(Some(id)) => match checked(headers, &method, &params) {
                 Ok(revision) => Ok(Self::Request {
                     id,
